@@ -1,0 +1,5 @@
+"""`python -m fedwild`."""
+
+from fedwild.cli import main
+
+main()

@@ -1,0 +1,284 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedwild import __version__
+from fedwild.errors import UserError
+
+if TYPE_CHECKING:
+    from fedwild.api import Run
+
+app = typer.Typer(
+    name="fedwild",
+    help="Open-world federated learning: clients train together, and the model may answer 'unknown'.\n\n"
+    "Start with `fedwild run`: it trains FedAvg on embedded data in under a minute.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+data_app = typer.Typer(help="Prepare data sets and look at how classes fall on clients.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+out = Console()
+err = Console(stderr=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Workers = Annotated[Optional[int], typer.Option(help="Worker processes (default: one per core); 0 = none.")]  # noqa: UP045
+Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/fedavg-digits-001.")]
+Text = Optional[str]  # noqa: UP045  (typer reads the annotation at run time)
+Number = Optional[int]  # noqa: UP045
+PathOption = Optional[Path]  # noqa: UP045
+ConfigFile = Annotated[PathOption, typer.Argument(metavar="[CONFIG.toml]", help="Settings; flags win over them.")]
+Method = Annotated[Text, typer.Option(help="See `fedwild list methods`.")]
+Data = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(help="A name (`fedwild list data`) or a path to your own; repeat for several domains."),
+]
+Partition = Annotated[Text, typer.Option(help="How data is dealt to clients: dirichlet:0.1, classes:2, iid ...")]
+Model = Annotated[Text, typer.Option(help="See `fedwild list models`; or package.module:Class.")]
+Clients = Annotated[Number, typer.Option(help="Number of clients.")]
+Rounds = Annotated[Number, typer.Option(help="Communication rounds, for methods that have them.")]
+Seed = Annotated[Number, typer.Option(help="Same seed, same bits.")]
+Settings = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, e.g. method.lr=0.1; repeatable."),
+]
+
+
+@app.callback(invoke_without_command=True)
+def version_callback(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    config: ConfigFile = None,
+    method: Method = None,
+    data: Data = None,
+    partition: Partition = None,
+    model: Model = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    out_folder: Annotated[PathOption, typer.Option("--out", metavar="DIR", help="The run folder to make.")] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a federation and measure it.
+
+    Without arguments: FedAvg on scikit-learn's digits, six classes known, four never trained.
+
+    Examples:
+
+      fedwild run --method close-set-voting --clients 5
+
+      fedwild run --data mnist --partition classes:2 --rounds 20 --set data.known=6
+
+      fedwild run my.toml --seed 3 --out runs/third
+    """
+    from fedwild import api
+    from fedwild.console import RunDisplay
+
+    resolved = api.configure(
+        config,
+        method=method,
+        data=data or None,
+        partition=partition,
+        model=model,
+        clients=clients,
+        rounds=rounds,
+        seed=seed,
+        workers=workers,
+        settings=settings or (),
+    )
+    with interruptible(), RunDisplay(err, quiet) as display:
+        done = api.start(resolved, out_folder, display)
+    show_result(done, as_json)
+
+
+@app.command()
+def resume(folder: Folder, workers: Workers = None, as_json: Json = False, quiet: Quiet = False) -> None:
+    """Go on with a run that was stopped or killed; the result is the same, bit for bit."""
+    from fedwild import api
+    from fedwild.console import RunDisplay
+
+    with interruptible(), RunDisplay(err, quiet) as display:
+        done = api.resume(folder, workers, display)
+    show_result(done, as_json)
+
+
+@app.command()
+def evaluate(folder: Folder, workers: Workers = None, as_json: Json = False) -> None:
+    """Measure a run's model again on its test split, and show every figure."""
+    from fedwild.api import Run
+    from fedwild.console import metrics_table
+    from fedwild.runs.events import without_nan
+
+    evaluation = Run(folder).evaluate(workers)
+    if as_json:
+        print(json.dumps(without_nan({"metrics": evaluation.metrics, "by": evaluation.by})))
+    else:
+        out.print(metrics_table(evaluation.metrics, evaluation.by))
+
+
+@app.command()
+def predict(
+    folder: Folder,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files, or .npy arrays.")],
+    client: Annotated[Text, typer.Option(help="Whose model, for methods with one per client.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Answer with a class or with 'unknown' for each image."""
+    from fedwild.api import Run
+    from fedwild.prediction import answer_files
+
+    rows = answer_files(Run(folder), images, client)
+    if as_json:
+        print(json.dumps(rows))
+        return
+    table = Table()
+    for heading in ("file", "answer", "best class", "probability", "unknown score", "threshold"):
+        table.add_column(heading, justify="left" if heading in {"file", "answer", "best class"} else "right")
+    for row in rows:
+        limit = "none" if row["threshold"] is None else f"{row['threshold']:.4f}"
+        table.add_row(
+            row["file"], row["answer"], row["best_class"], f"{row['probability']:.3f}", f"{row['unknown']:.4f}", limit
+        )
+    out.print(table)
+
+
+@app.command("list")
+def list_parts(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="methods, data, models, partitions, objectives, "
+                                        "corrections or scores.")],
+    as_json: Json = False,
+) -> None:
+    """List what can be named, with one line and the parameters of each."""
+    from fedwild.listing import LISTS, rows_of
+
+    if kind not in LISTS:
+        raise UserError(f"list {kind!r} is not known. Available: {', '.join(LISTS)}.")
+    rows = rows_of(kind)
+    if as_json:
+        print(json.dumps(rows, default=str))
+        return
+    for row in rows:
+        out.print(f"[bold]{row['name']}[/bold]  {row['summary']}", highlight=False, soft_wrap=True)
+        for p in row["parameters"]:
+            allowed = f" ({p['allowed']})" if p["allowed"] else ""
+            line = f"    {p['name']} = {json.dumps(p['default'])}  {p['type']}{allowed}: {p['description']}"
+            out.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@data_app.command("prepare")
+def data_prepare(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="See `fedwild list data`.")],
+) -> None:
+    """Find a data set on this machine, or download it from its official address, checked and resumable."""
+    from fedwild.data import prepare
+
+    out.print(f"{name} is ready: {prepare(name, download_line)}", highlight=False, markup=False, soft_wrap=True)
+
+
+@data_app.command("show")
+def data_show(
+    config: ConfigFile = None,
+    data: Data = None,
+    partition: Partition = None,
+    clients: Clients = None,
+    seed: Seed = None,
+    settings: Settings = None,
+    png: Annotated[Path, typer.Option(metavar="FILE", help="Where to draw the picture.")] = Path("data.png"),
+    as_json: Json = False,
+) -> None:
+    """Show how classes fall on clients, in the terminal and as a PNG."""
+    from fedwild import api
+    from fedwild.data import load, make_split
+    from fedwild.data.picture import class_counts, terminal_picture, write_png
+
+    resolved = api.configure(
+        config, data=data or None, partition=partition, clients=clients, seed=seed, settings=settings or ()
+    )
+    dataset = load(resolved.data, resolved.seed, download_line)
+    split = make_split(
+        dataset,
+        resolved.data,
+        resolved.partition.name,
+        resolved.partition.params,
+        resolved.federation.clients,
+        resolved.seed,
+    )
+    write_png(dataset, split, png)
+    if as_json:
+        names = [client.name for client in split.clients]
+        counts = class_counts(dataset, split).tolist()
+        print(json.dumps({"clients": names, "classes": list(dataset.classes), "counts": counts, "png": str(png)}))
+        return
+    out.print(terminal_picture(dataset, split))
+    out.print(f"picture written to {png}", highlight=False, markup=False)
+
+
+def download_line(done: int, total: int | None) -> None:
+    """Progress of a download, on one line of standard error."""
+    from fedwild.console import size
+
+    if sys.stderr.isatty():
+        print(f"\r{size(done)}{f' of {size(total)}' if total else ''}   ", end="", file=sys.stderr, flush=True)
+
+
+def show_result(done: Run, as_json: bool) -> None:
+    from fedwild.console import result_table
+
+    if as_json:
+        print(json.dumps(done.result))
+        return
+    out.print(result_table(done.result))
+    out.print(f"run folder: {done.path}", highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn Ctrl-C into a sentence that says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("interrupted: `fedwild resume RUN` goes on from the last finished round.", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line: errors people can put right are one sentence each, with exit code 2."""
+    # A console script does not look for modules here, but the user's own network or method may lie here.
+    sys.path.insert(0, os.getcwd())
+    try:
+        app(args=arguments)
+    except UserError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    main()

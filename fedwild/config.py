@@ -1,0 +1,314 @@
+"""A run's settings: layers of TOML and flags in, one validated `Config` out, with all that is wrong at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from fedwild.corrections import CORRECTIONS
+from fedwild.data import DataSettings, PartitionSettings, parse_partition
+from fedwild.errors import UserError, unknown_name
+from fedwild.hyper import Hyper, unknown_key, validated
+from fedwild.methods import METHODS
+from fedwild.models import MODELS
+from fedwild.objectives import OBJECTIVES
+from fedwild.openset import SCORES, Score
+from fedwild.protocol import Method
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Table = dict[str, Any]
+
+
+class FederationSettings(Hyper):
+    """Who takes part."""
+
+    clients: int | None = Field(None, ge=1, description="number of clients (10, or as many as the data says)")
+    participation: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in a round")
+    min_clients: int = Field(1, ge=1, description="a round fails if fewer clients answer")
+    arrivals: dict[str, int] = Field(
+        default_factory=dict, description="client name = number of the round since which it is there"
+    )
+
+
+class EvaluationSettings(Hyper):
+    """When and how the model is measured."""
+
+    every: int = Field(1, ge=0, description="rounds between evaluations; 0 evaluates only at the end")
+    accept: float = Field(
+        0.95, gt=0, le=1, description="share of known validation samples that the threshold accepts"
+    )
+
+
+class EngineSettings(Hyper):
+    """Where clients run. Nothing here changes results."""
+
+    name: Literal["local"] = Field("local", description="local: processes on this machine")
+    workers: int | None = Field(None, ge=0, le=256, description="worker processes (one per core); 0 = in this process")
+    device: str = Field("cpu", description="cpu, cuda, cuda:0 ...")
+    max_reply_mb: float = Field(1024, gt=0, description="larger replies are refused")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A named part with its settings."""
+
+    name: str
+    params: Hyper
+
+    def table(self) -> Table:
+        return {"name": self.name, **self.params.model_dump()}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a run depends on."""
+
+    seed: int
+    data: DataSettings
+    partition: PartitionSettings
+    federation: FederationSettings
+    model: Part | None
+    method: Part
+    parts: dict[str, Part]
+    evaluation: EvaluationSettings
+    engine: EngineSettings
+
+    def table(self) -> Table:
+        """As nested plain values; `resolve(config.table())` gives the config again."""
+        return {
+            "seed": self.seed,
+            "data": self.data.model_dump(),
+            "partition": self.partition.model_dump(),
+            "federation": self.federation.model_dump(),
+            **({"model": self.model.table()} if self.model else {}),
+            "method": self.method.table(),
+            **{kind: part.table() for kind, part in self.parts.items()},
+            "evaluation": self.evaluation.model_dump(),
+            "engine": self.engine.model_dump(),
+        }
+
+    def to_toml(self) -> str:
+        return dump_toml(self.table())
+
+    def decisive(self) -> Table:
+        """What results depend on: all but the engine."""
+        table = self.table()
+        del table["engine"]
+        return table
+
+    def with_model(self, name: str) -> Config:
+        """The config with its network chosen, where the user left that open."""
+        return self if self.model else replace(self, model=Part(name, validated(model_params(name), {}, "model")))
+
+    def with_engine(self, **changes: Any) -> Config:
+        given = {key: value for key, value in changes.items() if value is not None}
+        engine = validated(EngineSettings, {**self.engine.model_dump(), **given}, "engine")
+        return replace(self, engine=engine)
+
+    def make_method(self) -> Method:
+        parts = {kind: PARTS[kind].make(part) for kind, part in self.parts.items()}
+        return METHODS.get(self.method.name)(self.method.params, **parts)
+
+
+@dataclass(frozen=True)
+class PartKind:
+    """How a kind of exchangeable part is looked up and made."""
+
+    default: str
+    params: Callable[[str], type[Hyper]]
+    make: Callable[[Part], Any]
+
+
+class AnyParams(Hyper):
+    """Settings of the user's own network, which its own code checks."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+def model_params(name: str) -> type[Hyper]:
+    """The settings class of a network."""
+    if ":" in name:
+        return AnyParams
+    if name not in MODELS:
+        raise unknown_name("model", name, MODELS)
+    return MODELS[name].Params
+
+
+def _score_params(name: str) -> type[Hyper]:
+    if name not in SCORES:
+        raise unknown_name("score", name, SCORES)
+    return SCORES[name].Params
+
+
+PARTS: dict[str, PartKind] = {
+    "objective": PartKind(
+        "ce", lambda name: OBJECTIVES.get(name).Params, lambda part: OBJECTIVES.get(part.name)(part.params)
+    ),
+    "correction": PartKind(
+        "none", lambda name: CORRECTIONS.get(name).Params, lambda part: CORRECTIONS.get(part.name)(part.params)
+    ),
+    "score": PartKind("msp", _score_params, lambda part: Score(SCORES[part.name], part.params)),
+}
+
+SECTIONS = ("data", "partition", "federation", "model", "method", *PARTS, "evaluation", "engine")
+
+
+def resolve(*layers: Mapping[str, Any]) -> Config:
+    """The config that layers of tables give, later ones winning. Everything wrong is reported in one error."""
+    table: Table = {}
+    for layer in layers:
+        _overlay(table, layer)
+    wrong: list[str] = []
+
+    def attempt(build: Callable[[], Any]) -> Any:
+        try:
+            return build()
+        except UserError as error:
+            wrong.extend(error.problems)
+            return None
+
+    wrong += [unknown_key(key, key, (*SECTIONS, "seed")) for key in table if key not in (*SECTIONS, "seed")]
+    for section in SECTIONS:
+        if not isinstance(table.get(section, {}), dict):
+            wrong.append(f"{section} = {table[section]!r} is not allowed: it must be a table, such as [{section}].")
+            table[section] = {}
+    method_name = str(table.get("method", {}).get("name", "fedavg"))
+    method = attempt(lambda: METHODS.get(method_name))
+    if method is not None and table.get("data", {}).get("name", "digits") == "digits":
+        table = _overlay(_copy(method.digits), table)
+    wrong += _foreign_parts(table, method)
+
+    seed = table.get("seed", 0)
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        wrong.append(f"seed = {seed!r} is not allowed: it must be a whole number from 0 to 2**63 - 1.")
+    config = Config(
+        seed=seed,
+        data=attempt(lambda: validated(DataSettings, table.get("data", {}), "data")),
+        partition=attempt(lambda: _partition(table.get("partition", {}))),
+        federation=attempt(lambda: validated(FederationSettings, table.get("federation", {}), "federation")),
+        model=attempt(lambda: _named("model", table.get("model", {}), None, model_params)),
+        method=attempt(lambda: _named("method", table.get("method", {}), "fedavg", lambda n: METHODS.get(n).Params))
+        if method is not None
+        else None,
+        parts={
+            kind: attempt(lambda k=kind: _named(k, table.get(k, {}), PARTS[k].default, PARTS[k].params))
+            for kind in (method.composes if method is not None else ())
+        },
+        evaluation=attempt(lambda: validated(EvaluationSettings, table.get("evaluation", {}), "evaluation")),
+        engine=attempt(lambda: validated(EngineSettings, table.get("engine", {}), "engine")),
+    )
+    if wrong:
+        raise UserError(*dict.fromkeys(wrong))
+    return config
+
+
+def _named(section: str, table: Table, default: str | None, params: Callable[[str], type[Hyper]]) -> Part | None:
+    """The part a section names, its settings validated by the part's own."""
+    name = table.get("name", default)
+    rest = {key: value for key, value in table.items() if key != "name"}
+    if name is None:
+        if rest:
+            raise UserError(f"{section}.name is missing: {', '.join(rest)} given without saying of which {section}.")
+        return None
+    if not isinstance(name, str):
+        raise UserError(f"{section}.name = {name!r} is not allowed: it must be text.")
+    return Part(name, validated(params(name), rest, section))
+
+
+def _partition(table: Table) -> PartitionSettings:
+    """The partition's settings; a short form such as 'dirichlet:0.1' is spelt out."""
+    name = table.get("name")
+    if isinstance(name, str):
+        plain, params = parse_partition(name)
+        table = {**params, **table, "name": plain}
+    return validated(PartitionSettings, table, "partition")
+
+
+def _foreign_parts(table: Table, method: type[Method] | None) -> list[str]:
+    """Sections for parts that the method does not have."""
+    if method is None:
+        return []
+    return [
+        f"[{kind}] is given, but method {method.name!r} has no exchangeable {kind}: it composes "
+        f"{', '.join(method.composes) or 'nothing'}."
+        for kind in PARTS
+        if kind in table and kind not in method.composes
+    ]
+
+
+def _overlay(table: Table, layer: Mapping[str, Any]) -> Table:
+    """Write `layer` over `table`, section by section. A named part that changes its name loses its old settings."""
+    for key, value in layer.items():
+        old = table.get(key)
+        if isinstance(value, Mapping) and isinstance(old, dict):
+            named = key in {*PARTS, "method", "model", "partition"}
+            renamed = named and value.get("name", old.get("name")) != old.get("name")
+            table[key] = dict(value) if renamed else {**old, **value}
+        else:
+            table[key] = dict(value) if isinstance(value, Mapping) else value
+    return table
+
+
+def _copy(table: Mapping[str, Any]) -> Table:
+    copied: Table = json.loads(json.dumps(table))
+    return copied
+
+
+def read_toml(path: Path) -> Table:
+    """A config file's tables."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"config file {str(path)!r} does not exist.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"config file {str(path)!r} cannot be read: {error}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"config file {str(path)!r} is not TOML: {error}.") from None
+
+
+def parse_setting(text: str) -> Table:
+    """`method.lr=0.1` as a table; the value is TOML, or text if it is not."""
+    path, equals, raw = text.partition("=")
+    keys = path.strip().split(".")
+    if not equals or len(keys) > 2 or not all(keys):
+        raise UserError(f"--set {text!r} is not allowed: write section.key=value, such as method.lr=0.1.")
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw.strip()
+    return {keys[0]: value} if len(keys) == 1 else {keys[0]: {keys[1]: value}}
+
+
+def dump_toml(table: Mapping[str, Any]) -> str:
+    """Plain tables as TOML; None is left out."""
+    lines = [f"{key} = {_toml(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    for section, values in table.items():
+        if isinstance(values, dict):
+            lines += ["", f"[{section}]"]
+            lines += [f"{_key(key)} = {_toml(value)}" for key, value in values.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _key(key: str) -> str:
+    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else json.dumps(key)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(str(k))} = {_toml(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    # TOML's basic strings and JSON's are escaped alike.
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

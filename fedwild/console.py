@@ -1,0 +1,162 @@
+"""What a run shows while it goes, and its closing table."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+SHOWN = {
+    "closed_accuracy": "closed accuracy",
+    "auroc": "AUROC",
+    "oscr": "OSCR",
+    "open_macro_f1": "open macro-F1",
+}
+
+
+class RunDisplay:
+    """Listens to a run's events: bars on a terminal, plain lines elsewhere, nothing if quiet."""
+
+    def __init__(self, console: Console, quiet: bool = False) -> None:
+        self._console = console
+        self._quiet = quiet
+        self._bars: Progress | None = None
+        self._rounds_total = 0
+        self._clients_total = 0
+        self._clients_done = 0
+
+    def __enter__(self) -> RunDisplay:
+        if self._console.is_terminal and not self._quiet:
+            self._bars = Progress(
+                TextColumn("{task.description:<24}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._bars.start()
+            self._rounds = self._bars.add_task("rounds", total=None)
+            self._clients = self._bars.add_task("clients", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        """Show one event."""
+        if self._quiet:
+            return
+        handler = getattr(self, "_on_" + event["event"].replace("-", "_"), None)
+        if handler is not None:
+            handler(event)
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False)
+
+    def _on_folder(self, event: dict[str, Any]) -> None:
+        self._say(f"run folder {event['path']}")
+
+    def _on_start(self, event: dict[str, Any]) -> None:
+        self._begin(event)
+
+    def _on_resume(self, event: dict[str, Any]) -> None:
+        self._say(f"going on from round {event['next_index']} of {event['rounds']}")
+        self._begin(event)
+
+    def _begin(self, event: dict[str, Any]) -> None:
+        self._rounds_total = event["rounds"]
+        if self._bars is not None:
+            self._bars.update(self._rounds, total=event["rounds"], completed=event["next_index"])
+
+    def _on_round_start(self, event: dict[str, Any]) -> None:
+        self._clients_total, self._clients_done = event["clients"], 0
+        if self._bars is not None:
+            self._bars.reset(self._clients, total=event["clients"], description="clients")
+
+    def _on_client_start(self, event: dict[str, Any]) -> None:
+        if self._bars is not None:
+            self._bars.update(self._clients, description=f"training {event['client']}")
+
+    def _on_client(self, event: dict[str, Any]) -> None:
+        self._clients_done += 1
+        if self._bars is not None:
+            self._bars.advance(self._clients)
+        elif self._clients_total <= 20:
+            info = event["info"]
+            loss = f", loss {info['loss']:.3f}" if info.get("loss") is not None else ""
+            self._say(
+                f"  {event['client']}: {info['samples']} samples{loss}, {event['seconds']:.2f} s "
+                f"({self._clients_done}/{self._clients_total})"
+            )
+        for note in event.get("notes", []):
+            self._say(f"  {event['client']}: {note}")
+
+    def _on_client_failed(self, event: dict[str, Any]) -> None:
+        self._clients_done += 1
+        if self._bars is not None:
+            self._bars.advance(self._clients)
+        self._say(f"  {event['client']} is left out of this round: {event['reason']}")
+
+    def _on_note(self, event: dict[str, Any]) -> None:
+        self._say(f"  note: {event['text']}")
+
+    def _on_skip(self, event: dict[str, Any]) -> None:
+        self._say(f"round {event['index'] + 1}/{self._rounds_total} {event['phase']}: not needed")
+
+    def _on_round(self, event: dict[str, Any]) -> None:
+        if self._bars is not None:
+            self._bars.update(self._rounds, completed=event["index"] + 1)
+        parts = [f"loss {event['loss']:.4f}"] if event["loss"] is not None else []
+        metrics = event["metrics"] or {}
+        parts += [f"{label} {percent(metrics.get(key))}" for key, label in SHOWN.items() if key in metrics]
+        self._say(
+            f"round {event['index'] + 1}/{self._rounds_total} {event['phase']}: {', '.join(parts) or 'done'} "
+            f"({event['seconds'] + event['evaluation_seconds']:.1f} s)"
+        )
+
+
+def percent(value: float | None) -> str:
+    """A share as a percentage; a dash where it is not defined, such as AUROC without unknown classes."""
+    return "-" if value is None or math.isnan(value) else f"{100 * value:.1f} %"
+
+
+def size(count: float) -> str:
+    """Bytes as people read them."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError("unreachable")
+
+
+def result_table(result: dict[str, Any]) -> Table:
+    """The closing table of a run."""
+    table = Table(title=f"{result['method']} on {result['data']}, {result['clients']} clients, {result['rounds']} rounds")
+    for heading in (*SHOWN.values(), "time", "bytes up", "bytes down"):
+        table.add_column(heading, justify="right")
+    table.add_row(
+        *(percent(result["metrics"].get(key)) for key in SHOWN),
+        f"{result['seconds']:.1f} s",
+        size(result["bytes_up"]),
+        size(result["bytes_down"]),
+    )
+    return table
+
+
+def metrics_table(metrics: dict[str, float], by: dict[str, dict[str, float]]) -> Table:
+    """All figures, one per row; a column per client or domain where there are a few."""
+    table = Table(title="evaluation")
+    table.add_column("metric")
+    table.add_column("all", justify="right")
+    others = list(by) if len(by) <= 8 else []
+    for name in others:
+        table.add_column(name, justify="right")
+    for key, value in metrics.items():
+        table.add_row(key, percent(value), *(percent(by[name].get(key)) for name in others))
+    return table

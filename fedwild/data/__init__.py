@@ -1,0 +1,33 @@
+"""Data sets, the user's own files, open splits and partitions."""
+
+from fedwild.data.dataset import Dataset
+from fedwild.data.partition import PARTITIONS, PartitionEntry, default_partition, parse_partition
+from fedwild.data.picture import class_counts, png_picture, terminal_picture
+from fedwild.data.samples import NO_CLASS, Samples, samples_of
+from fedwild.data.settings import DataSettings, PartitionSettings
+from fedwild.data.sources import DATASETS, DataEntry, data_names, load, prepare
+from fedwild.data.split import ClientSplit, Split, make_split
+
+__all__ = [
+    "DATASETS",
+    "NO_CLASS",
+    "PARTITIONS",
+    "ClientSplit",
+    "DataEntry",
+    "DataSettings",
+    "Dataset",
+    "PartitionEntry",
+    "PartitionSettings",
+    "Samples",
+    "Split",
+    "class_counts",
+    "data_names",
+    "default_partition",
+    "load",
+    "make_split",
+    "parse_partition",
+    "png_picture",
+    "prepare",
+    "samples_of",
+    "terminal_picture",
+]

@@ -1,0 +1,33 @@
+"""Random crops and flips of a whole batch in one gather, drawn from a torch generator."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+PAD = 4
+
+
+def augment_batch(x: Tensor, kinds: Collection[str], generator: torch.Generator) -> Tensor:
+    """Crop (reflect pad 4, random place per sample) and flip x: (b, C, H, W) or (b, C, D, H, W)."""
+    batch, height, width = len(x), x.shape[-2], x.shape[-1]
+    rows = torch.arange(height).expand(batch, height)
+    columns = torch.arange(width).expand(batch, width)
+    if "crop" in kinds:
+        shift = torch.randint(-PAD, PAD + 1, (2, batch, 1), generator=generator)
+        rows = reflect(rows + shift[0], height)
+        columns = reflect(columns + shift[1], width)
+    if "flip" in kinds:
+        coin = torch.randint(0, 2, (batch, 1), generator=generator).bool()
+        columns = torch.where(coin, columns.flip(1), columns)
+    pixels = (rows.unsqueeze(2) * width + columns.unsqueeze(1)).view(batch, 1, height * width)
+    planes = x.reshape(batch, -1, height * width)
+    return planes.gather(2, pixels.expand_as(planes)).view_as(x)
+
+
+def reflect(position: Tensor, size: int) -> Tensor:
+    """Positions outside 0..size-1 mirrored at the edge pixel (which is not repeated)."""
+    position = position.abs()
+    return (size - 1) - ((size - 1) - position).abs()

@@ -1,0 +1,175 @@
+"""Who holds how many samples of which class: as numbers, in the terminal and as a PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from fedwild.data.dataset import Dataset
+from fedwild.data.split import Split
+
+_SHADES = " ░▒▓█"
+_MAX_ROWS = 40
+_MAX_COLUMNS = 24
+_NAME_LENGTH = 22
+
+
+def class_counts(
+    dataset: Dataset, split: Split, parts: Sequence[str] = ("train", "validation", "unlabelled")
+) -> np.ndarray:
+    """How many samples of each class each client holds in these parts: (clients, classes) int64."""
+    labels, classes = dataset.y_train.numpy(), len(dataset.classes)
+    counts = np.zeros((len(split.clients), classes), dtype=np.int64)
+    for row, client in enumerate(split.clients):
+        for part in parts:
+            counts[row] += np.bincount(labels[getattr(client, part)], minlength=classes)
+    return counts
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """A picture's cells: counts (rows, columns) with a name for each row and column."""
+
+    counts: np.ndarray
+    rows: list[str]
+    columns: list[str]
+
+    def shrunk(self, max_rows: int, max_columns: int) -> _Grid:
+        """Neighbouring clients and classes added up until the grid fits."""
+        rows, row_starts = _merged(self.rows, max_rows)
+        columns, column_starts = _merged(self.columns, max_columns)
+        counts = np.add.reduceat(np.add.reduceat(self.counts, row_starts, axis=0), column_starts, axis=1)
+        return _Grid(counts, rows, columns)
+
+
+def terminal_picture(dataset: Dataset, split: Split, width: int = 100) -> Group:
+    """Clients as rows, classes as columns, shaded by count; many of either are added up in groups."""
+    whole = _grid(dataset, split)
+    grid = whole.shrunk(_MAX_ROWS, _MAX_COLUMNS)
+    top = max(1, int(grid.counts.max()))
+    digits = len(str(top))
+    cells = [max(len(name), digits + 2) + 2 for name in grid.columns]
+    roomy = max(len(name) for name in grid.rows) + sum(cells) + 10 <= width
+    table = Table(box=None, pad_edge=False, padding=(0, 1 if roomy else 0))
+    table.add_column("", no_wrap=True)
+    for name in grid.columns:
+        table.add_column(name if roomy else "", justify="right", no_wrap=True)
+    table.add_column("total", justify="right", no_wrap=True)
+    for name, row in zip(grid.rows, grid.counts, strict=True):
+        shades = [_cell(int(count), top, digits if roomy else 0) for count in row]
+        table.add_row(f"{name} ", *shades, Text(f" {row.sum()}", style="bold"))
+    lines = [_summary(whole, split)]
+    if not roomy:
+        lines.append("columns: " + ", ".join(grid.columns))
+    if grid.counts.shape != whole.counts.shape:
+        lines.append("neighbouring clients or classes are added up to fit.")
+    return Group(table, *(Text(line, style="dim") for line in lines))
+
+
+def png_picture(dataset: Dataset, split: Split, path: str | Path) -> Path:
+    """A heat map with names and, where there is room, counts, written to `path`."""
+    grid = _grid(dataset, split)
+    rows, columns = grid.counts.shape
+    cell_width = int(np.clip(1200 // columns, 10, 64))
+    cell_height = int(np.clip(900 // rows, 6, 30))
+    font = ImageFont.load_default(size=13)
+    left = 12 + max(_text_width(font, _cut(name)) for name in grid.rows)
+    top = 40 + max(_text_width(font, _cut(name)) for name in grid.columns)
+    title = _summary(grid, split)
+    width = max(left + columns * cell_width + 80, _text_width(font, title) + 16)
+    image = Image.new("RGB", (width, top + rows * cell_height + 16), "white")
+    draw = ImageDraw.Draw(image)
+    draw.text((8, 8), title, fill="black", font=font)
+    _draw_names(image, draw, grid, (left, top), (cell_width, cell_height), font)
+    highest = max(1, int(grid.counts.max()))
+    for row, column in np.ndindex(rows, columns):
+        count = int(grid.counts[row, column])
+        x, y = left + column * cell_width, top + row * cell_height
+        shade = (count / highest) ** 0.5
+        draw.rectangle((x, y, x + cell_width - 2, y + cell_height - 2), fill=_colour(shade))
+        if count and cell_height >= 15 and _text_width(font, str(count)) < cell_width - 2:
+            ink = "white" if shade > 0.6 else "black"
+            draw.text((x + cell_width / 2, y + cell_height / 2), str(count), fill=ink, font=font, anchor="mm")
+    path = Path(path)
+    image.save(path, format="PNG")
+    return path
+
+
+def _grid(dataset: Dataset, split: Split) -> _Grid:
+    """Only classes that clients may hold: known ones, then novel ones."""
+    names = [*split.known, *split.novel]
+    counts = class_counts(dataset, split)[:, [dataset.classes.index(name) for name in names]]
+    columns = [name if name in split.known else f"{name}?" for name in names]
+    return _Grid(counts, [client.name for client in split.clients], columns)
+
+
+def _merged(names: list[str], limit: int) -> tuple[list[str], list[int]]:
+    """Names of groups of neighbours, at most `limit`, and where each group starts."""
+    step = -(-len(names) // limit)
+    starts = list(range(0, len(names), step))
+    if step == 1:
+        return [_cut(name) for name in names], starts
+    ends = [min(start + step, len(names)) - 1 for start in starts]
+    return [f"{_cut(names[a], 14)}..{_cut(names[b], 14)}" for a, b in zip(starts, ends, strict=True)], starts
+
+
+def _cell(count: int, top: int, digits: int) -> Text:
+    """A shade, with the count in so many digits; without any, the shade alone."""
+    level = 0 if not count else max(1, round((count / top) ** 0.5 * (len(_SHADES) - 1)))
+    shade = _SHADES[level] if level else "·"
+    return Text(f"{count or '':>{digits}} {shade}" if digits else shade * 2)
+
+
+def _summary(grid: _Grid, split: Split) -> str:
+    """One line of figures; '?' marks classes whose labels no client sees."""
+    sizes, held = grid.counts.sum(1), (grid.counts > 0).sum(1)
+    return (
+        f"{len(grid.rows)} clients, {int(sizes.sum())} samples; per client {sizes.min()} to {sizes.max()} "
+        f"(median {int(np.median(sizes))}), {held.min()} to {held.max()} of {len(grid.columns)} classes; "
+        f"{len(split.known)} known, {len(split.novel)} novel (?), {len(split.unknown)} unknown"
+    )
+
+
+def _draw_names(
+    image: Image.Image,
+    draw: ImageDraw.ImageDraw,
+    grid: _Grid,
+    corner: tuple[int, int],
+    cell: tuple[int, int],
+    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
+) -> None:
+    """Client names at the left, totals at the right, class names upright on top; every n-th where dense."""
+    (left, top), (width, height) = corner, cell
+    right = left + len(grid.columns) * width + 6
+    for row in range(0, len(grid.rows), -(-15 // height)):
+        middle = top + row * height + height / 2
+        draw.text((left - 6, middle), _cut(grid.rows[row]), fill="black", font=font, anchor="rm")
+        draw.text((right, middle), str(int(grid.counts[row].sum())), fill="gray", font=font, anchor="lm")
+    for column in range(0, len(grid.columns), -(-15 // width)):
+        name = _cut(grid.columns[column])
+        label = Image.new("RGB", (_text_width(font, name) + 2, 16), "white")
+        ImageDraw.Draw(label).text((0, 8), name, fill="black", font=font, anchor="lm")
+        upright = label.rotate(90, expand=True)
+        image.paste(upright, (left + column * width + width // 2 - 8, top - 4 - upright.height))
+
+
+def _text_width(font: ImageFont.FreeTypeFont | ImageFont.ImageFont, text: str) -> int:
+    return int(font.getlength(text)) + 1
+
+
+def _cut(name: str, length: int = _NAME_LENGTH) -> str:
+    return name if len(name) <= length else name[: length - 1] + "…"
+
+
+def _colour(shade: float) -> tuple[int, int, int]:
+    """From near white to dark blue."""
+    low, high = np.array([244, 246, 250]), np.array([16, 66, 140])
+    red, green, blue = (int(value) for value in low + (high - low) * shade)
+    return red, green, blue

@@ -1,0 +1,130 @@
+"""Rows of a shared tensor as a client sees them: batches of float inputs and class ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedwild.data.augment import PAD, augment_batch
+from fedwild.data.dataset import Dataset, stored_divisor
+from fedwild.data.settings import DataSettings
+from fedwild.errors import UserError
+
+NO_CLASS = -1
+Level = float | Sequence[float] | None
+
+
+class Samples:
+    """Some rows of `x`, without a copy.
+
+    x: (N, ...) the whole stored tensor; index: (n,) int64 rows of it; y: (n,) int64 class ids of these rows,
+    already mapped to the caller's numbering (`NO_CLASS` where it has no such class). mean, std: per channel
+    (images) or per feature (vectors), or one number for all.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        index: Tensor,
+        mean: Level = None,
+        std: Level = None,
+        augment: Sequence[str] = (),
+    ) -> None:
+        if y.shape != index.shape or y.dim() != 1:
+            raise ValueError(f"y {tuple(y.shape)} and index {tuple(index.shape)} must be of one equal length")
+        self.x, self.y, self.index = x, y, index
+        self.mean, self.std, self.augment = mean, std, tuple(augment)
+        self._divisor = stored_divisor(x)
+        self._factor, self._shift = _affine(x, mean, std, self._divisor)
+        if self.augment and (x.dim() < 4 or min(x.shape[-2:]) <= PAD):
+            raise UserError(
+                f"data.augment={list(self.augment)}: needs images larger than {PAD} pixels, "
+                f"these samples have shape {tuple(x.shape[1:])}."
+            )
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def classes(self) -> list[int]:
+        """The class ids that occur, sorted."""
+        return [int(c) for c in torch.unique(self.y)]
+
+    def batches(
+        self, batch_size: int, generator: torch.Generator | None = None, augment: bool = False
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """(x float32 (b, ...), y int64 (b,)) over all samples once, shuffled if there is a generator."""
+        index, y = self.index, self.y
+        if generator is not None:
+            order = torch.randperm(len(index), generator=generator)
+            index, y = index[order], y[order]
+        kinds = self.augment if augment else ()
+        if kinds and generator is None:
+            raise ValueError("augmented batches need a generator")
+        for rows, labels in zip(index.split(batch_size), y.split(batch_size), strict=True):
+            if not len(rows):
+                return
+            stored = self.x.index_select(0, rows)
+            if kinds and generator is not None:
+                stored = augment_batch(stored, kinds, generator)
+            yield self._inputs(stored), labels
+
+    def all(self, limit: int | None = None) -> tuple[Tensor, Tensor]:
+        """The first `limit` samples (or all) as one float batch, in order."""
+        return self._inputs(self.x.index_select(0, self.index[:limit])), self.y[:limit]
+
+    def take(self, indices: Tensor | np.ndarray | Sequence[int]) -> Samples:
+        """The samples at these positions of this view."""
+        chosen = torch.as_tensor(indices, dtype=torch.int64)
+        return Samples(self.x, self.y[chosen], self.index[chosen], self.mean, self.std, self.augment)
+
+    def _inputs(self, stored: Tensor) -> Tensor:
+        """Stored rows, owned by the caller, as normalised float32."""
+        x = stored if stored.dtype == torch.float32 else stored.float()
+        if self._factor is not None:
+            return x.mul_(self._factor).add_(self._shift)
+        return x if self._divisor == 1 else x.div_(self._divisor)
+
+
+def samples_of(
+    dataset: Dataset,
+    index: np.ndarray | Tensor,
+    part: str = "train",
+    ids: Mapping[str, int] | None = None,
+    data: DataSettings | None = None,
+) -> Samples:
+    """Rows `index` of the training or test part, labelled by `ids` (class name to id; default: as stored)."""
+    x, y = (dataset.x_train, dataset.y_train) if part == "train" else (dataset.x_test, dataset.y_test)
+    rows = torch.as_tensor(index, dtype=torch.int64)
+    labels = y[rows]
+    if ids is not None:
+        table = torch.tensor([ids.get(name, NO_CLASS) for name in dataset.classes], dtype=torch.int64)
+        labels = table[labels]
+    if data is None:
+        return Samples(x, labels, rows)
+    return Samples(x, labels, rows, data.mean, data.std, data.augment)
+
+
+def _affine(x: Tensor, mean: Level, std: Level, divisor: float) -> tuple[Tensor | None, Tensor]:
+    """Factor and shift that make a stored v into (v / divisor - mean) / std; None if neither is asked."""
+    if mean is None and std is None:
+        return None, torch.zeros(())
+    centre = _level("mean", 0.0 if mean is None else mean, x)
+    spread = _level("std", 1.0 if std is None else std, x)
+    return 1.0 / (divisor * spread), -centre / spread
+
+
+def _level(key: str, value: float | Sequence[float], x: Tensor) -> Tensor:
+    """One number, or one per channel, shaped to broadcast over a batch of x's rows."""
+    level = torch.as_tensor(value, dtype=torch.float32)
+    if level.dim() == 0 or len(level) == 1:
+        return level.reshape(())
+    if len(level) != x.shape[1]:
+        raise UserError(
+            f"data.{key} has {len(level)} values: give one number, or one for each of {x.shape[1]} channels."
+        )
+    return level.view(1, -1, *([1] * (x.dim() - 2)))

@@ -1,0 +1,104 @@
+"""Fetching one file over HTTP: resumable, checked, never half a file under its final name."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from fedwild.errors import UserError
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with (file name, bytes so far, bytes in total if known)."""
+
+_BLOCK = 1 << 18
+ATTEMPTS = 4
+
+
+def download(
+    url: str,
+    target: Path,
+    md5: str = "",
+    progress: Progress | None = None,
+    timeout: float = 30.0,
+    pause: float = 1.0,
+) -> Path:
+    """Fetch `url` to `target` through `target.part`; a cut connection or an earlier .part is continued."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    for attempt in range(ATTEMPTS):
+        try:
+            _fetch(url, part, target.name, progress, timeout)
+            break
+        except urllib.error.HTTPError as problem:
+            if problem.code < 500 and problem.code != 429:
+                raise UserError(f"{url} answers {problem.code} {problem.reason}.") from None
+            last: Exception = problem
+        except (OSError, http.client.HTTPException) as problem:
+            last = problem
+        if attempt == ATTEMPTS - 1 or isinstance(getattr(last, "reason", None), socket.gaierror):
+            raise UserError(
+                f"{url} cannot be fetched ({_reason(last)}); what came is kept in {part} to go on from."
+            )
+        time.sleep(pause * 2**attempt)
+    if md5 and _md5(part) != md5:
+        part.unlink()
+        raise UserError(
+            f"{url} came with another checksum than the published one (md5 {md5}); it was thrown away."
+        )
+    os.replace(part, target)
+    return target
+
+
+def _fetch(url: str, part: Path, name: str, progress: Progress | None, timeout: float) -> None:
+    """Append what is missing of `url` to `part`; raises OSError if the connection ends early."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"User-Agent": "fedwild"})
+    if have:
+        request.add_header("Range", f"bytes={have}-")
+    try:
+        answer = urllib.request.urlopen(request, timeout=timeout)
+    except urllib.error.HTTPError as problem:
+        if problem.code != 416:
+            raise
+        if _size_told(problem.headers.get("Content-Range", "")) == have:  # the part is already whole
+            return
+        part.unlink()
+        raise ConnectionError("the part on disk does not fit the file on the server") from None
+    with answer:
+        resumed = answer.status == 206
+        have = have if resumed else 0
+        length = answer.headers.get("Content-Length")
+        total = have + int(length) if length else None
+        with part.open("ab" if resumed else "wb") as file:
+            while block := answer.read(_BLOCK):
+                file.write(block)
+                have += len(block)
+                if progress:
+                    progress(name, have, total)
+    if total is not None and have < total:
+        raise ConnectionError(f"the connection ended after {have} of {total} bytes")
+
+
+def _size_told(content_range: str) -> int | None:
+    """The size in 'bytes */123'."""
+    size = content_range.rpartition("/")[2]
+    return int(size) if size.isdigit() else None
+
+
+def _md5(path: Path) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _reason(problem: Exception) -> str:
+    return str(getattr(problem, "reason", "") or problem)

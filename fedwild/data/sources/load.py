@@ -1,0 +1,174 @@
+"""`load`: from settings to a data set in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedwild.data.dataset import Dataset
+from fedwild.data.images import convert
+from fedwild.data.settings import DataSettings
+from fedwild.data.sources.catalogue import DATASETS
+from fedwild.data.sources.csv_file import load_csv
+from fedwild.data.sources.digits import load_digits
+from fedwild.data.sources.download import Progress
+from fedwild.data.sources.folder import load_folder
+from fedwild.data.sources.npz_file import load_npz
+from fedwild.data.sources.prepare import find_prepared, prepare
+from fedwild.data.sources.raw import Part, Raw, with_test
+from fedwild.data.sources.synthetic import is_synthetic, load_synthetic
+from fedwild.errors import UserError, unknown_name
+
+COMMON_SIZE = 32  # what images of different sizes are brought to when several data sets meet
+
+
+def load(settings: DataSettings, seed: int = 0, progress: Progress | None = None) -> Dataset:
+    """Load the data of `settings`; `seed` only chooses the subsample of train_samples and test_samples."""
+    names = settings.names
+    raws = []
+    for number, name in enumerate(names):
+        raw = with_test(_load_one(name, settings, progress), settings.test_fraction, name)
+        rng = np.random.default_rng([seed, 11, number])
+        raws.append(_subsample(raw, settings, rng))
+    label = names[0] if len(names) == 1 else "+".join(_short(name) for name in names)
+    return _merge(label, _converted(raws, names, settings))
+
+
+def _load_one(name: str, settings: DataSettings, progress: Progress | None) -> Raw:
+    if is_synthetic(name):
+        return load_synthetic(name)
+    if name == "digits":
+        return load_digits()
+    if name in DATASETS:
+        path = find_prepared(name) or prepare(name, progress)
+        return load_npz(path, name, DATASETS[name].classes)
+    return _load_path(name, settings)
+
+
+def _load_path(name: str, settings: DataSettings) -> Raw:
+    """The user's own files, by what the path is."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return load_folder(path, settings.size, settings.channels)
+    readers: dict[str, Callable[[], Raw]] = {
+        ".npz": lambda: load_npz(path, path.stem),
+        ".csv": lambda: load_csv(path, settings.size, settings.channels),
+    }
+    reader = readers.get(path.suffix.lower())
+    if path.is_file() and reader:
+        return reader()
+    if path.is_file():
+        raise UserError(
+            f"data.name={name!r}: cannot read this kind of file; give an image folder, a .npz or a .csv."
+        )
+    if reader or "/" in name or "\\" in name or name.startswith((".", "~")):
+        raise UserError(f"data.name={name!r}: there is no such file or folder.")
+    raise unknown_name("data.name:", name, DATASETS)
+
+
+def _subsample(raw: Raw, settings: DataSettings, rng: np.random.Generator) -> Raw:
+    train = _at_most(raw.train, settings.train_samples, rng)
+    test = None if raw.test is None else _at_most(raw.test, settings.test_samples, rng)
+    return replace(raw, train=train, test=test)
+
+
+def _at_most(part: Part, limit: int | None, rng: np.random.Generator) -> Part:
+    """At most `limit` random samples of each domain, in their order."""
+    if limit is None:
+        return part
+    groups = [np.nonzero(part.domain == number)[0] for number in np.unique(part.domain)]
+    if all(len(rows) <= limit for rows in groups):
+        return part
+    return part.rows(np.sort(np.concatenate([rng.permutation(rows)[:limit] for rows in groups])))
+
+
+def _converted(raws: list[Raw], names: list[str], settings: DataSettings) -> list[Raw]:
+    """All sources with one shape and one dtype."""
+    shapes = [tuple(raw.train.x.shape[1:]) for raw in raws]
+    size, channels = settings.size, settings.channels
+    if len({len(shape) for shape in shapes}) > 1 or (len(shapes[0]) == 1 and len(set(shapes)) > 1):
+        told = ", ".join(f"{name} {shape}" for name, shape in zip(names, shapes, strict=True))
+        raise UserError(f"data.name: these data sets cannot be used together, their samples differ: {told}.")
+    if len(raws) > 1 and len(shapes[0]) > 1:
+        if size is None and len({shape[1:] for shape in shapes}) > 1:
+            size = COMMON_SIZE
+        if channels is None and len({shape[0] for shape in shapes}) > 1:
+            channels = 3
+    floats = any(raw.train.x.dtype == torch.float32 for raw in raws)
+    return [
+        replace(
+            raw,
+            train=_convert_part(raw.train, size, channels, floats),
+            test=None if raw.test is None else _convert_part(raw.test, size, channels, floats),
+        )
+        for raw in raws
+    ]
+
+
+def _convert_part(part: Part, size: int | None, channels: int | None, floats: bool) -> Part:
+    x = convert(part.x, size, channels)
+    if floats and x.dtype == torch.uint8:
+        x = x.float() if x.dim() == 2 else x.float().div_(255)
+    return replace(part, x=x)
+
+
+def _merge(label: str, raws: list[Raw]) -> Dataset:
+    """One data set: classes joined by name, domains and owners end to end."""
+    classes = tuple(dict.fromkeys(name for raw in raws for name in raw.classes))
+    domains, owners = _joined([raw.domains for raw in raws]), _joined([raw.owners for raw in raws])
+    columns: dict[str, list[Tensor]] = {key: [] for key in _COLUMNS}
+    first_domain = first_owner = 0
+    for raw in raws:
+        table = np.array([classes.index(name) for name in raw.classes], dtype=np.int64)
+        for part, samples in (("train", raw.train), ("test", raw.test)):
+            if samples is None:
+                raise ValueError("a source without test data")
+            columns[f"x_{part}"].append(samples.x)
+            columns[f"y_{part}"].append(torch.from_numpy(table[samples.y]))
+            columns[f"domain_{part}"].append(torch.from_numpy(samples.domain + first_domain))
+            if samples.owner is not None:
+                columns[f"owner_{part}"].append(torch.from_numpy(samples.owner + first_owner))
+        first_domain, first_owner = first_domain + len(raw.domains), first_owner + len(raw.owners)
+    if owners and len(columns["owner_train"]) < len(raws):
+        raise UserError(
+            "data.name: some of these data sets say who owns a sample and some do not; they cannot be joined."
+        )
+    whole = {key: _end_to_end(pieces) for key, pieces in columns.items()}
+    if len(columns["owner_test"]) < len(raws):
+        whole["owner_test"] = None
+    return Dataset(name=label, classes=classes, domains=domains, owners=owners, **whole)  # type: ignore[arg-type]
+
+
+_COLUMNS = (
+    "x_train",
+    "y_train",
+    "domain_train",
+    "owner_train",
+    "x_test",
+    "y_test",
+    "domain_test",
+    "owner_test",
+)
+
+
+def _end_to_end(pieces: list[Tensor]) -> Tensor | None:
+    if not pieces:
+        return None
+    return pieces[0].contiguous() if len(pieces) == 1 else torch.cat(pieces)
+
+
+def _joined(groups: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """All names; a name that occurs in several groups gets its group's number."""
+    names = [name for group in groups for name in group]
+    if len(set(names)) == len(names):
+        return tuple(names)
+    return tuple(f"{name}@{number}" for number, group in enumerate(groups) for name in group)
+
+
+def _short(name: str) -> str:
+    return name if name in DATASETS or is_synthetic(name) else Path(name).stem

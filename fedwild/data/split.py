@@ -1,0 +1,273 @@
+"""Who holds which samples: the open split of a data set over clients, and its file."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedwild.data.classes import choose_classes
+from fedwild.data.dataset import Dataset
+from fedwild.data.npz import pack_json, read_npz, unpack_json, write_npz
+from fedwild.data.partition import PARTITIONS, check_params, client_names, default_partition, parse_partition
+from fedwild.data.settings import DataSettings
+from fedwild.errors import UserError, unknown_name
+from fedwild.hyper import Hyper
+
+FORMAT = 1
+_PARTS = ("train", "validation", "unlabelled", "test")
+
+
+@dataclass(frozen=True)
+class ClientSplit:
+    """One client's rows, sorted int64: test indexes x_test, the others index x_train."""
+
+    name: str
+    train: np.ndarray
+    validation: np.ndarray
+    unlabelled: np.ndarray
+    test: np.ndarray
+    known: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """All clients' rows, the roles of the classes, and the rows that belong to nobody.
+
+    test: rows of x_test whose class has a role; public: unlabelled rows of x_train or x_test (`public_from`).
+    """
+
+    clients: tuple[ClientSplit, ...]
+    known: tuple[str, ...]
+    novel: tuple[str, ...]
+    unknown: tuple[str, ...]
+    test: np.ndarray
+    public: np.ndarray
+    public_from: Literal["train", "test"]
+
+    def save(self, path: str | Path) -> None:
+        """One .npz: each part of all clients end to end, with lengths (clients, 4); -1 for the whole test."""
+        lengths = np.array(
+            [[self._stored_length(c, part) for part in _PARTS] for c in self.clients], dtype=np.int64
+        )
+        arrays = {
+            "about": pack_json(
+                {
+                    "format": FORMAT,
+                    "clients": [{"name": c.name, "known": c.known} for c in self.clients],
+                    "known": self.known,
+                    "novel": self.novel,
+                    "unknown": self.unknown,
+                    "public_from": self.public_from,
+                }
+            ),
+            "lengths": lengths.reshape(len(self.clients), len(_PARTS)),
+            "all_test": self.test,
+            "public": self.public,
+        }
+        for column, part in enumerate(_PARTS):
+            pieces = [
+                getattr(c, part) for c, row in zip(self.clients, lengths, strict=True) if row[column] >= 0
+            ]
+            arrays[part] = np.concatenate([np.zeros(0, dtype=np.int64), *pieces])
+        write_npz(Path(path), arrays)
+
+    @staticmethod
+    def load(path: str | Path) -> Split:
+        """Read what `save` wrote."""
+        arrays = read_npz(Path(path))
+        try:
+            about = unpack_json(arrays["about"])
+            if about["format"] != FORMAT:
+                raise UserError(
+                    f"{path} is a split of format {about['format']}, this version reads {FORMAT}."
+                )
+            test = arrays["all_test"]
+            columns = [_cut(arrays[part], arrays["lengths"][:, i], test) for i, part in enumerate(_PARTS)]
+            clients = tuple(
+                ClientSplit(client["name"], train, validation, unlabelled, own_test, tuple(client["known"]))
+                for client, train, validation, unlabelled, own_test in zip(
+                    about["clients"], *columns, strict=True
+                )
+            )
+            roles = (tuple(about["known"]), tuple(about["novel"]), tuple(about["unknown"]))
+            return Split(clients, *roles, test, arrays["public"], about["public_from"])
+        except (KeyError, ValueError, IndexError, TypeError) as problem:
+            raise UserError(
+                f"{path} is not a split written by fedwild ({type(problem).__name__}: {problem})."
+            ) from None
+
+    def _stored_length(self, client: ClientSplit, part: str) -> int:
+        rows = getattr(client, part)
+        return -1 if part == "test" and np.array_equal(rows, self.test) else len(rows)
+
+
+def make_split(
+    dataset: Dataset,
+    data: DataSettings,
+    partition_name: str | None = None,
+    partition_params: dict[str, Any] | None = None,
+    clients: int | None = None,
+    seed: int = 0,
+) -> Split:
+    """Choose classes, set public data apart, deal known and novel samples, hide labels, keep validation.
+
+    `partition_name` may be any text that `parse_partition` reads; None takes the data's natural partition.
+    """
+    roles = choose_classes(dataset.classes, dataset.name, data)
+    name, params = _partition(dataset, partition_name, partition_params or {})
+    names = client_names(name, params, clients, dataset)
+    visible = _visible_classes(data, names, roles.known)
+    y_train, y_test = dataset.y_train.numpy(), dataset.y_test.numpy()
+
+    known_rows = _rows_of(y_train, dataset.classes, roles.known)
+    novel_rows = _rows_of(y_train, dataset.classes, roles.novel)
+    _check_filled(dataset, roles.known + roles.novel)
+    test = _rows_of(y_test, dataset.classes, roles.known + roles.novel + roles.unknown)
+    public = np.zeros(0, dtype=np.int64)
+    if data.public_from == "test":
+        front = _front_of_test(dataset, data.public or 0.5)
+        public = np.intersect1d(front, _rows_of(y_test, dataset.classes, roles.known + roles.novel))
+        test = np.setdiff1d(test, front)
+    elif data.public:
+        pool = np.union1d(known_rows, novel_rows)
+        public = np.sort(_rng(seed, "public").permutation(pool)[: int(data.public * len(pool))])
+        known_rows, novel_rows = np.setdiff1d(known_rows, public), np.setdiff1d(novel_rows, public)
+
+    if len(known_rows) < len(names):
+        raise UserError(
+            f"clients={len(names)} is more than the {len(known_rows)} known training samples: take fewer."
+        )
+    labelled = _deal(dataset, known_rows, name, params, len(names), _rng(seed, "deal"))
+    pooled = _deal(dataset, novel_rows, name, params, len(names), _rng(seed, "novel"), loose=True)
+    tests = _client_tests(dataset, name, labelled, test)
+    return Split(
+        tuple(
+            _client(
+                dataset, data, client, visible[client], mine, pool, own_test, _rng(seed, f"client {client}")
+            )
+            for client, mine, pool, own_test in zip(names, labelled, pooled, tests, strict=True)
+        ),
+        *roles,
+        test,
+        public,
+        data.public_from,
+    )
+
+
+def _partition(dataset: Dataset, text: str | None, params: dict[str, Any]) -> tuple[str, Hyper]:
+    name, parsed = parse_partition(text) if text else (default_partition(dataset), {})
+    return name, check_params(name, {**parsed, **params})
+
+
+def _visible_classes(
+    data: DataSettings, names: tuple[str, ...], known: tuple[str, ...]
+) -> dict[str, tuple[str, ...]]:
+    """Per client, the known classes whose labels it may see."""
+    for client, classes in data.known_by_client.items():
+        if client not in names:
+            raise unknown_name("data.known_by_client: client", client, names)
+        for label in classes:
+            if label not in known:
+                raise unknown_name(f"data.known_by_client.{client}: known class", label, known)
+    return {name: tuple(data.known_by_client.get(name, known)) for name in names}
+
+
+def _client(
+    dataset: Dataset,
+    data: DataSettings,
+    name: str,
+    visible: tuple[str, ...],
+    mine: np.ndarray,
+    pool: np.ndarray,
+    test: np.ndarray,
+    rng: np.random.Generator,
+) -> ClientSplit:
+    """Hide labels this client may not see, move its share to the pool, and set validation apart."""
+    may_see = np.isin(dataset.y_train.numpy()[mine], _ids(dataset.classes, visible))
+    order = rng.permutation(mine[may_see])
+    unlabelled, order = np.split(order, [int(data.unlabelled_known * len(order))])
+    validation, train = np.split(order, [int(data.validation * len(order))])
+    unlabelled = np.concatenate([unlabelled, mine[~may_see], pool])
+    return ClientSplit(name, np.sort(train), np.sort(validation), np.sort(unlabelled), test, visible)
+
+
+def _deal(
+    dataset: Dataset,
+    rows: np.ndarray,
+    name: str,
+    params: Hyper,
+    clients: int,
+    rng: np.random.Generator,
+    loose: bool = False,
+) -> list[np.ndarray]:
+    """Rows of x_train per client."""
+    if not len(rows):
+        return [rows] * clients
+    labels = dataset.y_train.numpy()[rows]
+    entry = PARTITIONS[name]
+    if loose:
+        params = entry.loosen(params, len(np.unique(labels)))
+    owners = None if dataset.owner_train is None else dataset.owner_train.numpy()[rows]
+    deals = entry.deal(
+        labels, clients, params, rng, domains=dataset.domain_train.numpy()[rows], owners=owners
+    )
+    return [rows[positions] for positions in deals]
+
+
+def _client_tests(dataset: Dataset, name: str, deals: list[np.ndarray], test: np.ndarray) -> list[np.ndarray]:
+    """Test rows of each client's owner (if the data says so) or of the domains it trains on."""
+    if name == "owner" and dataset.owner_test is not None:
+        owner = dataset.owner_test.numpy()[test]
+        return [test[owner == number] for number in range(len(deals))]
+    if len(dataset.domains) == 1:
+        return [test] * len(deals)
+    train, held = dataset.domain_train.numpy(), dataset.domain_test.numpy()[test]
+    return [test[np.isin(held, np.unique(train[rows]))] for rows in deals]
+
+
+def _front_of_test(dataset: Dataset, share: float) -> np.ndarray:
+    """The first `share` of each domain's test rows, or of each class's where a domain is sorted by class."""
+    y, domain = dataset.y_test.numpy(), dataset.domain_test.numpy()
+    pieces = []
+    for number in range(len(dataset.domains)):
+        rows = np.nonzero(domain == number)[0]
+        grouped = bool(np.all(np.diff(y[rows]) >= 0))
+        groups = [rows[y[rows] == label] for label in np.unique(y[rows])] if grouped else [rows]
+        pieces += [group[: int(share * len(group))] for group in groups]
+    return np.sort(np.concatenate(pieces))
+
+
+def _check_filled(dataset: Dataset, names: tuple[str, ...]) -> None:
+    counts = np.bincount(dataset.y_train.numpy(), minlength=len(dataset.classes))
+    for number in _ids(dataset.classes, names):
+        if not counts[number]:
+            raise UserError(
+                f"class {dataset.classes[number]!r} has no training samples: "
+                "leave it out of data.known and data.novel."
+            )
+
+
+def _ids(classes: tuple[str, ...], names: tuple[str, ...]) -> list[int]:
+    return [classes.index(name) for name in names]
+
+
+def _rows_of(y: np.ndarray, classes: tuple[str, ...], names: tuple[str, ...]) -> np.ndarray:
+    """Rows whose class is one of `names`, sorted."""
+    return np.nonzero(np.isin(y, _ids(classes, names)))[0].astype(np.int64)
+
+
+def _cut(rows: np.ndarray, lengths: np.ndarray, whole: np.ndarray) -> list[np.ndarray]:
+    """Undo the concatenation; length -1 stands for `whole`."""
+    ends = np.cumsum(np.maximum(lengths, 0))
+    if len(lengths) and ends[-1] != len(rows):
+        raise ValueError("lengths and rows disagree")
+    return [whole if n < 0 else rows[end - n : end] for n, end in zip(lengths, ends, strict=True)]
+
+
+def _rng(seed: int, purpose: str) -> np.random.Generator:
+    """Independent streams per purpose, so that one more draw in one step changes no other."""
+    return np.random.default_rng([seed, zlib.crc32(purpose.encode())])

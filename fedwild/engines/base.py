@@ -1,0 +1,83 @@
+"""What an engine is: something that carries jobs to clients and brings their answers back, in any order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from fedwild.payload import Payload
+from fedwild.protocol import Step
+
+Kind = Literal["local", "validate", "test"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work. `payload` is a file, written once for all the jobs that share it.
+
+    local: the client's part of a round. validate: the predictor's unknown scores on the client's validation data.
+    test: the predictor's answers on test rows `start:stop`, by the client's own predictor if one is named.
+    """
+
+    kind: Kind
+    step: Step
+    payload: str
+    client: str | None = None
+    classes: tuple[str, ...] = ()
+    state: int | None = None
+    """The version of the client's durable state to start from; None if it has none yet."""
+    start: int = 0
+    stop: int = 0
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Job:
+        fields = json.loads(data)
+        fields["step"] = Step(**fields["step"])
+        fields["classes"] = tuple(fields["classes"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a job: a payload's file, or why there is none."""
+
+    job: Job
+    path: str | None = None
+    bytes: int = 0
+    seconds: float = 0.0
+    state: int | None = None
+    """The version of the client's durable state after the job."""
+    notes: list[str] = field(default_factory=list)
+    error: str | None = None
+    traceback: str | None = None
+
+    def read(self) -> Payload:
+        """The payload, decoded and so checked for form."""
+        assert self.path is not None
+        return Payload.read(Path(self.path))
+
+    def to_json(self) -> bytes:
+        return json.dumps({**asdict(self), "job": None}).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, job: Job) -> Answer:
+        fields: dict[str, Any] = json.loads(data)
+        return cls(**{**fields, "job": job})
+
+
+class Engine(Protocol):
+    """Runs jobs. A job that fails yields an `Answer` with an error; it never raises for a client's sake."""
+
+    def run(self, jobs: Iterable[Job], started: Callable[[Job], None]) -> Iterator[Answer]:
+        """Answers as they come; `started` is called when a job goes out."""
+        ...
+
+    def close(self) -> None:
+        """Let go of processes and connections."""
+        ...

@@ -1,0 +1,133 @@
+"""The local engine: one long-lived, single-threaded worker process per core.
+
+Workers are forked after the data is loaded, so that all of them read the same memory. Jobs and answers are small
+JSON messages over a pipe; payloads lie in files of the run's spool folder. With no workers, jobs run in this
+process, which suits a debugger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+import torch
+
+from fedwild.engines.base import Answer, Job
+from fedwild.engines.site import Site
+from fedwild.protocol import single_thread
+
+
+@dataclass
+class Worker:
+    process: BaseProcess
+    pipe: Connection
+    job: Job | None = None
+
+
+class LocalEngine:
+    """Runs clients on this machine's cores."""
+
+    def __init__(self, site: Site, workers: int) -> None:
+        self._site = site
+        self._threads = torch.get_num_threads()
+        single_thread()
+        on_cpu = torch.device(site.task.device).type == "cpu"
+        # A forked process cannot use CUDA once its parent has; spawning costs an import but is safe.
+        forks = on_cpu and "fork" in multiprocessing.get_all_start_methods()
+        self._context = multiprocessing.get_context("fork" if forks else "spawn")
+        if not forks:
+            share(site)
+        self._workers = [self._start() for _ in range(workers)]
+
+    def _start(self) -> Worker:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(  # type: ignore[attr-defined]
+            target=work, args=(self._site, theirs, os.getpid()), daemon=True
+        )
+        process.start()
+        theirs.close()
+        return Worker(process, ours)
+
+    def run(self, jobs: Iterable[Job], started: Callable[[Job], None] = lambda job: None) -> Iterator[Answer]:
+        queue = deque(jobs)
+        if not self._workers:
+            while queue:
+                job = queue.popleft()
+                started(job)
+                yield self._site.execute(job)
+            return
+        busy: dict[Connection, Worker] = {}
+        idle = list(self._workers)
+        while queue or busy:
+            while queue and idle:
+                worker = idle.pop()
+                worker.job = queue.popleft()
+                started(worker.job)
+                # A worker that died is noticed when its answer is awaited.
+                with contextlib.suppress(BrokenPipeError):
+                    worker.pipe.send_bytes(worker.job.to_json())
+                busy[worker.pipe] = worker
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
+                worker = busy.pop(ready)
+                answer, worker = self._receive(worker)
+                idle.append(worker)
+                yield answer
+
+    def _receive(self, worker: Worker) -> tuple[Answer, Worker]:
+        """A worker's answer; a worker that died is replaced, and its client has failed."""
+        job = worker.job
+        assert job is not None
+        try:
+            return Answer.from_json(worker.pipe.recv_bytes(), job), worker
+        except (EOFError, ConnectionResetError):
+            worker.process.join()
+            worker.pipe.close()
+            fresh = self._start()
+            self._workers[self._workers.index(worker)] = fresh
+            return Answer(job, error=f"the worker process died (exit code {worker.process.exitcode})"), fresh
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.pipe.close()
+            worker.process.terminate()
+            worker.process.join()
+        self._workers = []
+        torch.set_num_threads(self._threads)
+
+
+def work(site: Site, pipe: Connection, parent: int) -> None:
+    """A worker's life: jobs in, answers out, until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
+    single_thread()
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            # Other workers hold copies of the pipe's far end, so a killed parent is noticed by its id.
+            while not pipe.poll(1.0):
+                if os.getppid() != parent:
+                    return
+            pipe.send_bytes(site.execute(Job.from_json(pipe.recv_bytes())).to_json())
+
+
+def die_with_parent() -> None:
+    """On Linux, have the kernel end this process when its parent is killed."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def share(site: Site) -> None:
+    """Move the data into shared memory for processes that do not inherit ours."""
+    data = site.dataset
+    for tensor in (data.x_train, data.y_train, data.x_test, data.y_test, data.domain_train, data.domain_test):
+        tensor.share_memory_()

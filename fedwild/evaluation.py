@@ -1,0 +1,134 @@
+"""Measuring a predictor: thresholds from the clients' own validation data, figures from the test set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedwild.data import Dataset, Split
+from fedwild.engines.base import Answer, Job
+from fedwild.errors import UserError
+from fedwild.metrics import UNKNOWN, open_set_report
+from fedwild.openset import decide, threshold_at_acceptance
+from fedwild.payload import Payload
+from fedwild.protocol import EVERYONE, Method, Outcome, Prediction, Server, Step
+
+# Fixed, so that batches and with them bits do not depend on the number of workers.
+TEST_ROWS = 1024
+
+
+@dataclass
+class Evaluation:
+    """Figures over the whole test set, and by client (personal methods) or domain."""
+
+    metrics: dict[str, float]
+    by: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Examiner:
+    """Asks the clients and the test set through an engine's `run`."""
+
+    method: Method
+    dataset: Dataset
+    split: Split
+    accept: float
+    run: Callable[[Iterable[Job]], Iterator[Answer]]
+
+    def evaluate(self, server: Server, step: Step, snapshot: str, states: dict[str, int]) -> Evaluation:
+        """Calibrate the server's thresholds, then measure. `snapshot` is the file of the server's payload."""
+        names = list(server.clients)
+        classes = server.classes.names
+        jobs = [Job("validate", step, snapshot, n, classes, states.get(n)) for n in names]
+        self._calibrate(server, {a.job.client or "": read(a) for a in self.run(jobs)})
+        if self.method.personal:
+            return self._personal(server, step, snapshot, states)
+        rows = range(0, len(self.split.test), TEST_ROWS)
+        jobs = [Job("test", step, snapshot, start=i, stop=i + TEST_ROWS, classes=classes) for i in rows]
+        answers = {a.job.start: read(a) for a in self.run(jobs)}
+        outcome = self.outcome(server, [answers[i] for i in rows], server.thresholds.get(EVERYONE, math.inf))
+        return Evaluation(self.measure(server, outcome), self._by_domain(server, outcome))
+
+    def _calibrate(self, server: Server, answers: dict[str, Payload]) -> None:
+        """Set the thresholds: the method's own, or those that accept the asked share of validation samples."""
+        if self.method.personal:
+            groups = {name: [answer] for name, answer in sorted(answers.items())}
+        else:
+            groups = {EVERYONE: [answers[name] for name in sorted(answers)]}
+        server.thresholds = {}
+        for name, members in groups.items():
+            fixed = members[0].info["threshold"] if members else None
+            scores = np.concatenate([np.empty(0), *(a.tensors["unknown"].numpy() for a in members)])
+            server.thresholds[name] = threshold_at_acceptance(scores, self.accept) if fixed is None else fixed
+            if fixed is None and not len(scores):
+                whose = "anyone" if name == EVERYONE else name
+                server.note(f"no validation samples for {whose}: the threshold accepts everything")
+
+    def _personal(self, server: Server, step: Step, snapshot: str, states: dict[str, int]) -> Evaluation:
+        """Every client's own predictor on the whole test set; the figures are means over clients."""
+        classes = server.classes.names
+        jobs = [
+            Job("test", step, snapshot, name, classes, states.get(name), stop=len(self.split.test))
+            for name in server.clients
+        ]
+        by = {}
+        for answer in self.run(jobs):
+            name = answer.job.client or ""
+            outcome = self.outcome(server, [read(answer)], server.thresholds.get(name, math.inf))
+            by[name] = self.measure(server, outcome)
+        by = dict(sorted(by.items()))
+        keys = next(iter(by.values()), {}).keys()
+        return Evaluation({key: float(np.mean([figures[key] for figures in by.values()])) for key in keys}, by)
+
+    def outcome(self, server: Server, answers: list[Payload], threshold: float) -> Outcome:
+        """The answers put together, decided and set beside the truth."""
+        prediction = Prediction(
+            torch.cat([a.tensors["logits"] for a in answers] or [torch.empty(0, len(server.classes))]),
+            torch.cat([a.tensors["unknown"] for a in answers] or [torch.empty(0)]),
+        )
+        decision = decide(prediction.logits, prediction.unknown, threshold)
+        names = [self.dataset.classes[i] for i in self.dataset.y_test[torch.as_tensor(self.split.test)].tolist()]
+        ids = {name: i for i, name in enumerate(server.classes.names)}
+        truth = torch.tensor([ids.get(name, UNKNOWN) for name in names], dtype=torch.int64)
+        return Outcome(prediction, decision, truth, names)
+
+    def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
+        """The common open-set figures and the method's own."""
+        common = open_set_report(
+            outcome.prediction.logits.numpy(),
+            outcome.prediction.unknown.numpy(),
+            outcome.truth.numpy(),
+            outcome.decision.numpy(),
+        )
+        return {**common, **self.method.measure(server, outcome)}
+
+    def _by_domain(self, server: Server, outcome: Outcome) -> dict[str, dict[str, float]]:
+        """The same figures domain by domain, if there are several."""
+        if len(self.dataset.domains) < 2:
+            return {}
+        domains = self.dataset.domain_test[torch.as_tensor(self.split.test)]
+        return {
+            name: self.measure(server, _rows(outcome, torch.nonzero(domains == i).flatten()))
+            for i, name in enumerate(self.dataset.domains)
+        }
+
+
+def read(answer: Answer) -> Payload:
+    """A predictor's answers; unlike a client's reply they cannot be done without."""
+    if answer.error is not None:
+        raise UserError(f"evaluation failed at {answer.job.client or 'the server'}: {answer.error}")
+    return answer.read()
+
+
+def _rows(outcome: Outcome, rows: Tensor) -> Outcome:
+    return Outcome(
+        Prediction(outcome.prediction.logits[rows], outcome.prediction.unknown[rows]),
+        outcome.decision[rows],
+        outcome.truth[rows],
+        [outcome.true_names[i] for i in rows.tolist()],
+    )

@@ -1,0 +1,92 @@
+"""From settings to everything a federation needs: data loaded, samples dealt, method and task made."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from fedwild.config import Config
+from fedwild.data import Dataset, Split, load, make_split
+from fedwild.errors import UserError
+from fedwild.protocol import Method
+from fedwild.rng import Rng
+from fedwild.task import Task
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A run before its first round."""
+
+    config: Config
+    dataset: Dataset
+    split: Split
+    method: Method
+    task: Task
+
+
+def prepare(config: Config, split: Split | None = None) -> Experiment:
+    """Load the data and build the parts; `split` is given when a run goes on. Bad input ends here, before any file."""
+    dataset = load(config.data, config.seed)
+    config = config.with_model(default_model(dataset.input_shape))
+    assert config.model is not None
+    if split is None:
+        split = make_split(
+            dataset,
+            config.data,
+            config.partition.name,
+            config.partition.params,
+            config.federation.clients,
+            config.seed,
+        )
+    check_clients(config, split)
+    task = Task(dataset.input_shape, config.model.name, config.model.params.model_dump(), usable_device(config))
+    # Building once shows what is wrong with the network before anything is written.
+    task.build(max(2, len(split.known)), Rng(0))
+    return Experiment(config, dataset, split, config.make_method(), task)
+
+
+def default_model(input_shape: tuple[int, ...]) -> str:
+    """A network for vectors, images or volumes."""
+    return {1: "mlp", 3: "simple-cnn", 4: "resnet-18-3d"}[len(input_shape)]
+
+
+def check_clients(config: Config, split: Split) -> None:
+    """Names become file names; arrivals and the minimum must be possible."""
+    names = [client.name for client in split.clients]
+    for name in names:
+        if name in {"", ".", ".."} or "/" in name or "\0" in name:
+            raise UserError(f"client name {name!r} is not allowed: it must not hold '/' and not be '.' or '..'.")
+    federation = config.federation
+    strangers = sorted(set(federation.arrivals) - set(names))
+    if strangers:
+        raise UserError(
+            f"federation.arrivals names {strangers[0]!r}, who is no client: the clients are {', '.join(names[:5])}..."
+        )
+    if federation.min_clients > len(names):
+        raise UserError(
+            f"federation.min_clients = {federation.min_clients} is not allowed: there are {len(names)} clients."
+        )
+
+
+def usable_device(config: Config) -> str:
+    """The device asked for, if this machine has it."""
+    name = config.engine.device
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"engine.device = {name!r} cannot be used here: {reason}") from None
+    return name
+
+
+def fingerprint(dataset: Dataset) -> str:
+    """Tells whether a run goes on with the data it began with: all labels and every 97th sample."""
+    digest = hashlib.sha256(repr((dataset.classes, dataset.input_shape)).encode())
+    for tensor in (dataset.y_train, dataset.y_test, dataset.x_train[::97], dataset.x_test[::97]):
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()

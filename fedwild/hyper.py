@@ -1,0 +1,106 @@
+"""Typed, documented, immutable settings: the command line, the docs and validation come from these."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fedwild.errors import UserError
+
+
+class Hyper(BaseModel):
+    """Settings of one part. Unknown keys are errors; every field carries a description."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def described(cls) -> list[dict[str, Any]]:
+        """One row per setting: name, type, default, allowed, description."""
+        properties = cls.model_json_schema().get("properties", {})
+        return [
+            {
+                "name": name,
+                "type": _type_name(properties[name]),
+                "default": None if field.is_required() else field.get_default(call_default_factory=True),
+                "allowed": _limits(properties[name]),
+                "description": field.description or "",
+            }
+            for name, field in cls.model_fields.items()
+        ]
+
+
+H = TypeVar("H", bound=Hyper)
+
+
+def validated(settings: type[H], values: Mapping[str, Any], section: str) -> H:
+    """The settings that `values` give. All that is wrong with them becomes one `UserError`, a sentence each."""
+    try:
+        return settings.model_validate(dict(values))
+    except ValidationError as error:
+        raise UserError(*problems(error, settings, section)) from None
+
+
+def problems(error: ValidationError, settings: type[Hyper], section: str) -> list[str]:
+    """A sentence per key: its name, its value and what is allowed."""
+    allowed = {row["name"]: row for row in settings.described()}
+    sentences: dict[str, str] = {}
+    for detail in error.errors():
+        key = str(detail["loc"][0]) if detail["loc"] else ""
+        path = f"{section}.{key}" if section and key else section or key
+        if detail["type"] == "extra_forbidden":
+            sentences[path] = unknown_key(path, key, allowed)
+        elif key not in allowed:
+            sentences[path] = f"{path}: {_plain(detail['msg'])}."
+        else:
+            row = allowed[key]
+            wanted = ", ".join(filter(None, (row["type"], row["allowed"])))
+            value = detail["input"] if len(detail["loc"]) == 1 else _input_of(error, key, detail["input"])
+            sentences.setdefault(path, f"{path} = {value!r} is not allowed: {_plain(detail['msg'])} ({wanted}).")
+    return list(sentences.values())
+
+
+def unknown_key(path: str, key: str, allowed: Iterable[str]) -> str:
+    """The sentence for a misspelt key."""
+    names = sorted(allowed)
+    close = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{path} is not a setting.{hint} Allowed here: {', '.join(names) or 'nothing'}."
+
+
+def _input_of(error: ValidationError, key: str, fallback: Any) -> Any:
+    """The whole value given for `key`, when a part of it was wrong."""
+    whole = [d["input"] for d in error.errors() if d["loc"] == (key,)]
+    return whole[0] if whole else fallback
+
+
+def _plain(message: str) -> str:
+    """Pydantic's message without its prefix, as the rest of a sentence."""
+    message = message.removeprefix("Value error, ").rstrip(".")
+    return message[:1].lower() + message[1:]
+
+
+_WORDS = {"integer": "whole number", "array": "list", "object": "table", "string": "text", "boolean": "true or false"}
+_SIGNS = {"minimum": ">=", "maximum": "<=", "exclusiveMinimum": ">", "exclusiveMaximum": "<"}
+
+
+def _type_name(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema or "const" in schema:
+        return "choice"
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_type_name(s) for s in schema["anyOf"] if s.get("type") != "null"))
+    kind = str(schema.get("type", "any"))
+    return _WORDS.get(kind, kind)
+
+
+def _limits(schema: Mapping[str, Any]) -> str:
+    """The limits in words: '>= 0, < 1', 'sgd | adam'."""
+    if "const" in schema:
+        return str(schema["const"])
+    if "enum" in schema:
+        return " | ".join(map(str, schema["enum"]))
+    if "anyOf" in schema:
+        return " or ".join(filter(None, (_limits(s) for s in schema["anyOf"])))
+    return ", ".join(f"{_SIGNS[key]} {value:g}" for key, value in schema.items() if key in _SIGNS)

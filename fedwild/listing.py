@@ -1,0 +1,53 @@
+"""What can be named, for people and for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fedwild.corrections import CORRECTIONS
+from fedwild.data import DATASETS, PARTITIONS
+from fedwild.methods import METHODS
+from fedwild.models import MODELS
+from fedwild.objectives import OBJECTIVES
+from fedwild.openset import SCORES
+from fedwild.registry import Registry
+
+Row = dict[str, Any]
+
+
+def _row(name: str, summary: str, parameters: list[Row]) -> Row:
+    return {"name": name, "summary": summary, "parameters": parameters}
+
+
+def _registered(registry: Registry[Any]) -> list[Row]:
+    classes = [registry.get(name) for name in registry.names()]
+    return [_row(cls.name, cls.summary(), cls.Params.described()) for cls in classes]
+
+
+def _methods() -> list[Row]:
+    return [{**row, "composes": list(METHODS.get(row["name"]).composes)} for row in _registered(METHODS)]
+
+
+def _data() -> list[Row]:
+    return [_row(entry.name, entry.summary, []) for entry in DATASETS.values()]
+
+
+def _entries(table: dict[str, Any]) -> list[Row]:
+    return [_row(entry.name, entry.summary, entry.Params.described()) for entry in table.values()]
+
+
+LISTS: dict[str, Callable[[], list[Row]]] = {
+    "methods": _methods,
+    "data": _data,
+    "models": lambda: _entries(MODELS),
+    "partitions": lambda: _entries(PARTITIONS),
+    "objectives": lambda: _registered(OBJECTIVES),
+    "corrections": lambda: _registered(CORRECTIONS),
+    "scores": lambda: _entries(SCORES),
+}
+
+
+def rows_of(kind: str) -> list[Row]:
+    """The rows of one list."""
+    return LISTS[kind]()

@@ -1,0 +1,37 @@
+"""Close-set voting. Guha, Talwalkar, Smith: One-shot federated learning. 2019; as compared in FedOV (Table 1).
+
+Each client trains a closed-set classifier over all K classes of the federation from its own random
+initialisation and uploads it once. The server keeps them all; the answer is the mean of their probabilities.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedwild.methods.base import METHODS
+from fedwild.methods.one_shot import OneShot
+from fedwild.predictors import Vote
+from fedwild.protocol import Client, Predictor, Server
+from fedwild.training import LocalTraining
+
+
+@METHODS.add("close-set-voting")
+class CloseSetVoting(OneShot):
+    """One shot: every client trains alone and uploads once; the ensemble's mean probability decides."""
+
+    class Params(LocalTraining):
+        epochs: int = Field(200, ge=0, description="passes over the client's own data")
+        optimizer: Literal["sgd", "adam"] = Field("adam", description="sgd or adam")
+        lr: float = Field(1e-3, gt=0, description="learning rate")
+        weight_decay: float = Field(1e-5, ge=0, description="L2 penalty inside the optimiser")
+
+    digits = {"method": {"epochs": 40}}
+    params: Params
+
+    def predictor(self, server: Server, client: Client | None = None) -> Predictor:
+        """The vote of every client that had something to learn from."""
+        voters = sorted(name for name, samples in server.state.info.get("samples", {}).items() if samples)
+        models = [self.model_of(server, name) for name in voters]
+        return Vote(models, len(server.classes), self.score)

@@ -1,0 +1,78 @@
+"""FedAvg. McMahan, Moore, Ramage, Hampson, Agueera y Arcas: Communication-efficient learning of deep networks
+from decentralized data. AISTATS 2017.
+
+Each round the clients train the global weights on their own data, and the server takes the mean, weighted by
+the clients' numbers of samples. With another `objective`, `correction` or `score` this one file is FedProx,
+SCAFFOLD or PROSER-FedAvg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+from torch import Tensor
+
+from fedwild.aggregation import weighted_mean
+from fedwild.corrections import Correction
+from fedwild.methods.base import METHODS
+from fedwild.objectives import Objective
+from fedwild.openset import Score
+from fedwild.payload import Payload
+from fedwild.predictors import ScoredModel
+from fedwild.protocol import Client, Method, Phase, Predictor, Replies, Server
+from fedwild.rng import Rng
+from fedwild.task import weights_of
+from fedwild.training import LocalTraining, train
+
+
+@METHODS.add("fedavg")
+class FedAvg(Method):
+    """Sample-weighted averaging of locally trained weights, round after round."""
+
+    class Params(LocalTraining):
+        rounds: int = Field(10, ge=1, description="communication rounds")
+
+    composes = ("objective", "correction", "score")
+    objective: Objective
+    correction: Correction
+    score: Score
+    params: Params
+
+    def phases(self) -> Sequence[Phase]:
+        return [Phase("train", self.params.rounds)]
+
+    def outputs(self, server: Server) -> int:
+        """Rows of the head: the known classes and what the objective adds."""
+        return len(server.classes) + self.objective.extra_outputs
+
+    def model_spec(self, server: Server) -> dict[str, Tensor]:
+        return server.task.spec(self.outputs(server))
+
+    def start(self, server: Server) -> None:
+        model = server.task.build(self.outputs(server), server.rng)
+        server.state.put("model", weights_of(model))
+
+    def send(self, server: Server, client: str) -> Payload:
+        return Payload.of(model=server.state.group("model"), **self.correction.down(server))
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        outputs = len(client.classes) + self.objective.extra_outputs
+        model = client.task.network(payload.group("model"), outputs)
+        steering = self.correction.at(client, model, payload)
+        trained = train(model, client.train, self.params, self.objective, steering, rng)
+        reply = Payload.of(model=weights_of(model), **steering.up(trained.steps, self.params.lr))
+        reply.info = {"samples": len(client.train), **trained.info()}
+        return reply
+
+    def merge(self, server: Server, replies: Replies) -> None:
+        mean = weighted_mean(replies, "model")
+        if mean is None:
+            server.note("no client had a training sample: the model stays as it is")
+        else:
+            server.state.put("model", mean)
+        self.correction.merge(server, replies)
+
+    def predictor(self, server: Server, client: Client | None = None) -> Predictor:
+        model = server.task.network(server.state.group("model"), self.outputs(server), slot="predictor")
+        return ScoredModel(model, len(server.classes), self.score)

@@ -1,0 +1,33 @@
+"""Local-only training ("SOLO"): no federation at all, the floor that every federated method must beat.
+
+Each client trains from its own initialisation on its own data. The server only keeps the models, one per
+client, so that they can be evaluated and asked; nothing is ever merged.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from fedwild.errors import UserError
+from fedwild.methods.base import METHODS
+from fedwild.methods.one_shot import OneShot
+from fedwild.predictors import ScoredModel
+from fedwild.protocol import Client, Predictor, Server
+from fedwild.training import LocalTraining
+
+
+@METHODS.add("local-only")
+class LocalOnly(OneShot):
+    """Every client alone: one model each, trained on its own data only (SOLO)."""
+
+    class Params(LocalTraining):
+        epochs: int = Field(20, ge=0, description="passes over the client's own data")
+
+    personal = True
+    params: Params
+
+    def predictor(self, server: Server, client: Client | None = None) -> Predictor:
+        names = server.state.members("models")
+        if client is None or client.name not in names:
+            raise UserError(f"local-only has one model per client: name one of {', '.join(names)}.")
+        return ScoredModel(self.model_of(server, client.name), len(server.classes), self.score)

@@ -1,0 +1,54 @@
+"""What one-shot methods share: every client trains alone from its own initialisation and uploads once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from fedwild.corrections import Steering
+from fedwild.models import Network
+from fedwild.objectives import Objective
+from fedwild.openset import Score
+from fedwild.payload import Payload
+from fedwild.protocol import Client, Method, Phase, Replies, Server
+from fedwild.rng import Rng
+from fedwild.task import weights_of
+from fedwild.training import LocalTraining, train
+
+
+class OneShot(Method):
+    """Training, upload and keeping of one model per client. What is answered with them is the subclass's matter."""
+
+    Params = LocalTraining
+    composes = ("objective", "score")
+    objective: Objective
+    score: Score
+
+    def phases(self) -> Sequence[Phase]:
+        return [Phase("train", 1)]
+
+    def outputs(self, classes: int) -> int:
+        """Rows of the head: the known classes and what the objective adds."""
+        return classes + self.objective.extra_outputs
+
+    def model_spec(self, server: Server) -> dict[str, Tensor]:
+        return server.task.spec(self.outputs(len(server.classes)))
+
+    def send(self, server: Server, client: str) -> Payload:
+        return Payload()
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        model = client.task.build(self.outputs(len(client.classes)), rng)
+        trained = train(model, client.train, self.params, self.objective, Steering(), rng)
+        return Payload.of(model=weights_of(model), info={"samples": len(client.train), **trained.info()})
+
+    def merge(self, server: Server, replies: Replies) -> None:
+        for reply in replies:
+            server.state.put(f"models/{reply.client}", reply.payload.group("model"))
+            server.state.info.setdefault("samples", {})[reply.client] = reply.samples
+
+    def model_of(self, server: Server, client: str) -> Network:
+        """The network that `client` uploaded, in a slot of its own."""
+        weights = server.state.group(f"models/{client}")
+        return server.task.network(weights, self.outputs(len(server.classes)), slot=f"predictor-{client}")

@@ -1,0 +1,82 @@
+"""Convolutional networks without branches: simple-cnn, digit-cnn, vgg-9."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from fedwild.models.entry import ModelEntry, NoParams, stage
+from fedwild.models.graph import chain_wires
+from fedwild.models.network import Network
+from fedwild.models.shapes import Shape, check_spatial
+
+
+def simple_cnn(input_shape: Shape, outputs: int, bias: bool, params: NoParams) -> Network:
+    """LeNet-like, as in FedOV: two 5x5 convolutions (6, 16), fc 120, fc 84. Images of 8x8 and up."""
+    check_spatial("simple-cnn", input_shape, dims=2, smallest=8)
+    channels, *sides = input_shape
+    # Without padding, images smaller than MNIST's would shrink to (almost) nothing.
+    padding = 2 if min(sides) < 28 else 0
+    for _ in range(2):
+        sides = [(side + 2 * padding - 4) // 2 for side in sides]
+    stages = {
+        "conv1": stage(conv=nn.Conv2d(channels, 6, 5, padding=padding), pool=nn.MaxPool2d(2), relu=nn.ReLU()),
+        "conv2": stage(conv=nn.Conv2d(6, 16, 5, padding=padding), pool=nn.MaxPool2d(2), relu=nn.ReLU()),
+        "fc1": stage(flatten=nn.Flatten(), fc=nn.Linear(16 * sides[0] * sides[1], 120), relu=nn.ReLU()),
+        "fc2": stage(fc=nn.Linear(120, 84), relu=nn.ReLU()),
+    }
+    return Network("simple-cnn", input_shape, stages, 84, outputs, bias, wires=chain_wires(stages))
+
+
+def digit_cnn(input_shape: Shape, outputs: int, bias: bool, params: NoParams) -> Network:
+    """FedPD's digit network: 5x5 convolutions (64, 64, 128), fc 2048, fc 512, all with BN. 4x4 and up."""
+    check_spatial("digit-cnn", input_shape, dims=2, smallest=4)
+    channels, height, width = input_shape
+    stages = {
+        "conv1": _digit_conv(channels, 64, pool=True),
+        "conv2": _digit_conv(64, 64, pool=True),
+        "conv3": _digit_conv(64, 128, pool=False),
+        "fc1": stage(flatten=nn.Flatten(), **_digit_fc(128 * (height // 4) * (width // 4), 2048)),
+        "fc2": stage(**_digit_fc(2048, 512)),
+    }
+    return Network("digit-cnn", input_shape, stages, 512, outputs, bias, wires=chain_wires(stages))
+
+
+def _digit_conv(inputs: int, width: int, pool: bool) -> nn.Sequential:
+    # No bias: the batch-norm that follows would take it out again.
+    conv = nn.Conv2d(inputs, width, 5, padding=2, bias=False)
+    layers = stage(conv=conv, norm=nn.BatchNorm2d(width), relu=nn.ReLU())
+    if pool:
+        layers.add_module("pool", nn.MaxPool2d(2))
+    return layers
+
+
+def _digit_fc(inputs: int, width: int) -> dict[str, nn.Module]:
+    return {"fc": nn.Linear(inputs, width, bias=False), "norm": nn.BatchNorm1d(width), "relu": nn.ReLU()}
+
+
+def vgg_9(input_shape: Shape, outputs: int, bias: bool, params: NoParams) -> Network:
+    """VGG-9 of the federated literature (FedMA): six 3x3 convolutions, fc 512 twice, no BN. 8x8 and up."""
+    check_spatial("vgg-9", input_shape, dims=2, smallest=8)
+    channels, height, width = input_shape
+    stages: dict[str, nn.Module] = {}
+    for number, filters in enumerate((32, 64, 128, 128, 256, 256), start=1):
+        layers = stage(conv=nn.Conv2d(channels, filters, 3, padding=1), relu=nn.ReLU())
+        if number % 2 == 0:
+            layers.add_module("pool", nn.MaxPool2d(2))
+        stages[f"conv{number}"] = layers
+        channels = filters
+    flat = channels * (height // 8) * (width // 8)
+    stages["fc1"] = stage(flatten=nn.Flatten(), fc=nn.Linear(flat, 512), relu=nn.ReLU())
+    stages["fc2"] = stage(fc=nn.Linear(512, 512), relu=nn.ReLU())
+    return Network("vgg-9", input_shape, stages, 512, outputs, bias, wires=chain_wires(stages))
+
+
+ENTRIES = (
+    ModelEntry(
+        "simple-cnn", "Two 5x5 convolutions and two dense layers (FedOV); 44 k.", NoParams, simple_cnn
+    ),
+    ModelEntry(
+        "digit-cnn", "Three 5x5 convolutions, two dense layers, BN (FedPD); 14 M.", NoParams, digit_cnn
+    ),
+    ModelEntry("vgg-9", "Six 3x3 convolutions and two dense layers, without BN; 3.5 M.", NoParams, vgg_9),
+)

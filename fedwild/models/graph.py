@@ -1,0 +1,145 @@
+"""The layer graph: which layers read and write which neurons, so that models can be aligned by permutation.
+
+A *space* is a set of neurons (channels or units) that one permutation reorders. Layers joined by a skip
+connection write into the same space; a batch-norm layer reads and writes one space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedwild.errors import unknown_name
+
+Kind = Literal["conv", "linear", "norm"]
+
+
+class Wire(NamedTuple):
+    """One layer's module path with the space it reads (None: the input) and writes (None: the classes)."""
+
+    name: str
+    inputs: str | None
+    outputs: str | None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer with parameters; its state-dict keys are `name + '.weight'` and so on.
+
+    `fold` is the number of spatial positions per input channel when a linear layer follows a flatten, else 1:
+    input column `channel * fold + position` belongs to `channel`.
+    """
+
+    name: str
+    kind: Kind
+    inputs: str | None
+    outputs: str | None
+    fold: int = 1
+
+
+@dataclass(frozen=True)
+class LayerGraph:
+    """A network's layers in forward order and the width of each space."""
+
+    layers: tuple[Layer, ...]
+    spaces: dict[str, int]
+
+    def permute(self, state: Mapping[str, Tensor], permutations: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The state dict of the same function with each space reordered.
+
+        `permutations[space]` has shape (width,): new neuron `i` is old neuron `permutations[space][i]`.
+        Spaces left out keep their order. Class outputs and the network's input are never permuted.
+        """
+        for space, order in permutations.items():
+            self._check(space, order)
+        permuted = dict(state)
+        for layer in self.layers:
+            rows = None if layer.outputs is None else permutations.get(layer.outputs)
+            columns = None if layer.inputs is None else permutations.get(layer.inputs)
+            if rows is not None:
+                for key in _row_keys(layer, permuted):
+                    permuted[key] = permuted[key].index_select(0, rows.to(permuted[key].device))
+            if columns is not None and layer.kind != "norm":
+                key = f"{layer.name}.weight"
+                unfolded = _unfold(columns, layer.fold).to(permuted[key].device)
+                permuted[key] = permuted[key].index_select(1, unfolded)
+        return permuted
+
+    def _check(self, space: str, order: Tensor) -> None:
+        if space not in self.spaces:
+            raise unknown_name("Space", space, self.spaces)
+        if sorted(order.tolist()) != list(range(self.spaces[space])):
+            raise ValueError(f"Space {space!r} needs a permutation of {self.spaces[space]} neurons.")
+
+
+def build_graph(network: nn.Module, wires: Iterable[Wire]) -> LayerGraph:
+    """The graph of `network` from its wiring; kinds, widths and folds are read off the modules."""
+    layers: list[Layer] = []
+    spaces: dict[str, int] = {}
+    for wire in wires:
+        module = network.get_submodule(wire.name)
+        kind = kind_of(module)
+        if kind is None:
+            raise TypeError(f"{wire.name!r} is a {type(module).__name__}, which no layer graph can hold.")
+        fold = 1
+        if isinstance(module, nn.Linear) and wire.inputs is not None:
+            fold = module.in_features // spaces[wire.inputs]
+        if wire.outputs is not None:
+            spaces.setdefault(wire.outputs, _width(module))
+        layers.append(Layer(wire.name, kind, wire.inputs, wire.outputs, fold))
+    return LayerGraph(tuple(layers), spaces)
+
+
+def chain_wires(stages: Mapping[str, nn.Module]) -> tuple[Wire, ...]:
+    """The wiring of a network without branches: every conv or linear layer opens a space of its own name."""
+    wires: list[Wire] = []
+    space: str | None = None
+    for stage_name, stage in stages.items():
+        for path, module in stage.named_modules(prefix=stage_name):
+            kind = kind_of(module)
+            if kind == "norm":
+                wires.append(Wire(path, space, space))
+            elif kind is not None:
+                wires.append(Wire(path, space, path))
+                space = path
+    return tuple(wires)
+
+
+def kind_of(module: nn.Module) -> Kind | None:
+    """What a module is to the graph; None for modules without neurons of their own."""
+    if isinstance(module, nn.Conv2d | nn.Conv3d):
+        return "conv"
+    if isinstance(module, nn.Linear):
+        return "linear"
+    if isinstance(module, _BatchNorm):
+        return "norm"
+    return None
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Whether the model has batch-norm layers, which may refuse a training batch of one sample."""
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
+
+
+def _width(module: nn.Module) -> int:
+    """The number of neurons a layer writes: the length of its weight's first axis."""
+    weight = module.get_parameter("weight")
+    return weight.shape[0]
+
+
+def _row_keys(layer: Layer, state: Mapping[str, Tensor]) -> list[str]:
+    """The keys of a layer's tensors whose first axis is its outputs (without the scalar batch counter)."""
+    names = ("weight", "bias", "running_mean", "running_var")
+    keys = [f"{layer.name}.{name}" for name in names]
+    return [key for key in keys if key in state]
+
+
+def _unfold(order: Tensor, fold: int) -> Tensor:
+    """A permutation of channels (c,) as one of flattened inputs (c * fold,)."""
+    positions = torch.arange(fold, device=order.device)
+    return (order[:, None] * fold + positions).flatten()

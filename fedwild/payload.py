@@ -1,0 +1,220 @@
+"""What travels and what is kept: named tensors plus plain JSON, in one encoding.
+
+The bytes are the safetensors format (an 8-byte header length, a JSON header, the raw tensors), so any
+safetensors reader opens a payload, a checkpoint or a model. The JSON part lies in the header's metadata under
+the key `fedwild`. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedwild.errors import BadReply
+
+_DTYPES: dict[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_ALIGN = 8
+
+
+@dataclass
+class Payload:
+    """Tensors named `group/name` and a JSON object.
+
+    A *group* is what belongs together, most often a state dict: `payload.group("model")`. Groups may nest:
+    `bank/site-a` is a group inside `bank`.
+    """
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any] | None = None, **groups: Mapping[str, Tensor]) -> Payload:
+        """A payload from whole groups: `Payload.of(model=weights, info={"samples": 12})`."""
+        payload = cls(info=dict(info or {}))
+        for name, group in groups.items():
+            payload.put(name, group)
+        return payload
+
+    def put(self, group: str, tensors: Mapping[str, Tensor]) -> None:
+        """Replace a group."""
+        self.drop(group)
+        for name, tensor in tensors.items():
+            self.tensors[f"{group}/{name}"] = tensor
+
+    def drop(self, group: str) -> None:
+        """Remove a group, if it is there."""
+        for name in [name for name in self.tensors if name.startswith(group + "/")]:
+            del self.tensors[name]
+
+    def group(self, group: str) -> dict[str, Tensor]:
+        """The tensors of a group, without its prefix; empty if there is none."""
+        cut = len(group) + 1
+        return {name[cut:]: tensor for name, tensor in self.tensors.items() if name.startswith(group + "/")}
+
+    def members(self, group: str) -> list[str]:
+        """Names of the groups directly inside `group`, sorted."""
+        return sorted({name.split("/", 1)[0] for name in self.group(group) if "/" in name})
+
+    def __contains__(self, group: str) -> bool:
+        return any(name.startswith(group + "/") for name in self.tensors)
+
+    def encode(self) -> bytearray:
+        """Safetensors bytes; equal payloads give equal bytes."""
+        header: dict[str, Any] = {"__metadata__": {"fedwild": json.dumps(self.info, sort_keys=True)}}
+        offset = 0
+        parts: list[Tensor] = []
+        # The format wants wide types first so that every tensor stays aligned.
+        for name in sorted(self.tensors, key=lambda name: (-self.tensors[name].element_size(), name)):
+            tensor = self.tensors[name].detach().to("cpu").contiguous()
+            header[name] = {
+                "dtype": _NAMES[tensor.dtype],
+                "shape": list(tensor.shape),
+                "data_offsets": [offset, offset + tensor.nbytes],
+            }
+            offset += tensor.nbytes
+            parts.append(tensor)
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % _ALIGN)
+        data = bytearray(8 + len(text) + offset)
+        data[:8] = struct.pack("<Q", len(text))
+        data[8 : 8 + len(text)] = text
+        start = 8 + len(text)
+        if offset:
+            target = torch.frombuffer(data, dtype=torch.uint8, offset=start)
+            for tensor in parts:
+                if tensor.nbytes:
+                    flat = tensor.reshape(-1).view(torch.uint8)
+                    target[: flat.numel()].copy_(flat)
+                    target = target[flat.numel() :]
+        return data
+
+    @classmethod
+    def decode(cls, data: bytes | bytearray) -> Payload:
+        """The payload in `data`. Anything that is not exactly one payload raises `BadReply`.
+
+        Tensors share memory with `data` (which is copied first if it is immutable).
+        """
+        buffer = data if isinstance(data, bytearray) else bytearray(data)
+        header, start = _read_header(buffer)
+        metadata = header.pop("__metadata__", {})
+        try:
+            info = json.loads(metadata.get("fedwild", "{}"))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise BadReply("the JSON part of the payload cannot be read") from error
+        if not isinstance(info, dict):
+            raise BadReply("the JSON part of the payload is not an object")
+        tensors = dict(_read_tensors(buffer, header, start))
+        return cls(tensors, info)
+
+    def write(self, path: Path, durable: bool = True) -> int:
+        """Write atomically: a reader sees the whole file or none. Returns the number of bytes."""
+        data = self.encode()
+        write_atomically(path, data, durable)
+        return len(data)
+
+    @classmethod
+    def read(cls, path: Path) -> Payload:
+        """Read a file written by `write`."""
+        with open(path, "rb") as file:
+            data = bytearray(os.fstat(file.fileno()).st_size)
+            file.readinto(data)
+        return cls.decode(data)
+
+
+def write_atomically(path: Path, data: bytes | bytearray, durable: bool = True) -> None:
+    """Write through a temporary file in the same folder; `durable` also survives a power cut."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def check_finite(payload: Payload) -> None:
+    """Refuse NaN and infinity in tensors."""
+    for name, tensor in payload.tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise BadReply(f"tensor {name!r} holds NaN or infinite values")
+
+
+def check_like(tensors: Mapping[str, Tensor], spec: Mapping[str, Tensor], what: str) -> None:
+    """Refuse a group whose names, shapes or types differ from the expected ones."""
+    missing = sorted(spec.keys() - tensors.keys())
+    extra = sorted(tensors.keys() - spec.keys())
+    if missing or extra:
+        raise BadReply(f"{what} lacks {missing[:3] or 'nothing'} and has unexpected {extra[:3] or 'nothing'}")
+    for name, expected in spec.items():
+        tensor = tensors[name]
+        if tensor.shape != expected.shape or tensor.dtype != expected.dtype:
+            raise BadReply(
+                f"{what} tensor {name!r} is {tensor.dtype} {tuple(tensor.shape)}, "
+                f"expected {expected.dtype} {tuple(expected.shape)}"
+            )
+
+
+def _read_header(buffer: bytearray) -> tuple[dict[str, Any], int]:
+    """The JSON header and where the tensors start."""
+    if len(buffer) < 8:
+        raise BadReply(f"payload of {len(buffer)} bytes is too short to be one")
+    (length,) = struct.unpack("<Q", buffer[:8])
+    if length > len(buffer) - 8:
+        raise BadReply("payload is cut short: its header is incomplete")
+    try:
+        header = json.loads(bytes(buffer[8 : 8 + length]))
+    except ValueError as error:
+        raise BadReply("payload header is not JSON") from error
+    if not isinstance(header, dict):
+        raise BadReply("payload header is not a JSON object")
+    return header, 8 + length
+
+
+def _read_tensors(buffer: bytearray, header: dict[str, Any], start: int) -> Iterator[tuple[str, Tensor]]:
+    """The tensors a header describes; they must tile the rest of the buffer without gap or overlap."""
+    position = start
+    try:
+        entries = sorted(header.items(), key=lambda entry: tuple(entry[1]["data_offsets"]))
+        for name, entry in entries:
+            dtype = _DTYPES[entry["dtype"]]
+            shape = [int(side) for side in entry["shape"]]
+            begin, end = entry["data_offsets"]
+            count = math.prod(shape)
+            if min(shape, default=0) < 0 or start + begin != position or end - begin != count * dtype.itemsize:
+                raise BadReply(f"tensor {name!r} does not lie where the payload header says")
+            if start + end > len(buffer):
+                raise BadReply(f"payload is cut short: tensor {name!r} is incomplete")
+            position = start + end
+            if count:
+                yield name, torch.frombuffer(buffer, dtype=dtype, count=count, offset=start + begin).view(shape)
+            else:
+                yield name, torch.empty(shape, dtype=dtype)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadReply("payload header does not describe tensors") from error
+    if position != len(buffer):
+        raise BadReply("payload has bytes that no tensor claims")

@@ -1,0 +1,263 @@
+"""The contract between a method and an engine.
+
+A method is one class with two halves. The *server half* (`start`, `send`, `merge`, `predictor`) sees the
+`Server`; the *client half* (`local`) sees one `Client` and runs wherever that client's data is. Payloads
+travel between them. A method never learns which engine runs it, and an engine never asks which method it runs.
+
+One round, in the engine's words:
+
+    names   = method.participants(server, present, rng)
+    replies = [method.local(method.send(server, name), client(name), rng) for name in names]
+    method.merge(server, replies)            # replies in the order of the clients' names
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedwild.classes import ClassRegistry
+from fedwild.data.samples import Samples
+from fedwild.errors import BadReply
+from fedwild.hyper import Hyper
+from fedwild.payload import Payload, check_like
+from fedwild.rng import Rng
+from fedwild.task import Task
+
+EVERYONE = "*"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A named stretch of equal rounds: "train" x 10, then "distil" x 1."""
+
+    name: str
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One round: its phase, its number within the phase, and its number within the run."""
+
+    phase: str
+    round: int
+    index: int
+
+
+@dataclass
+class Server:
+    """What the server keeps. All of it is checkpointed, except `task` and `public`, which the run folder gives."""
+
+    task: Task
+    classes: ClassRegistry
+    step: Step
+    rng: Rng
+    clients: tuple[str, ...] = ()
+    state: Payload = field(default_factory=Payload)
+    thresholds: dict[str, float] = field(default_factory=dict)
+    public: Samples | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Say something in the run's log."""
+        self.notes.append(text)
+
+    def to_payload(self) -> Payload:
+        """All that a predictor or the next round needs, as one payload."""
+        finite = {name: value for name, value in self.thresholds.items() if abs(value) != float("inf")}
+        return Payload(
+            dict(self.state.tensors),
+            {
+                "state": self.state.info,
+                "classes": self.classes.to_json(),
+                "clients": list(self.clients),
+                "thresholds": finite,
+            },
+        )
+
+    @classmethod
+    def from_payload(cls, payload: Payload, task: Task, step: Step, rng: Rng) -> Server:
+        return cls(
+            task=task,
+            classes=ClassRegistry.from_json(payload.info["classes"]),
+            step=step,
+            rng=rng,
+            clients=tuple(payload.info["clients"]),
+            state=Payload(dict(payload.tensors), payload.info["state"]),
+            thresholds={name: float(value) for name, value in payload.info["thresholds"].items()},
+        )
+
+
+@dataclass
+class Client:
+    """One client, where its data is. Labels are ids in the server's registry, found by class *name*."""
+
+    name: str
+    task: Task
+    step: Step
+    classes: tuple[str, ...]
+    labels: tuple[str, ...]
+    """Names of the classes this client has labelled samples of, some of which the server may not know yet."""
+    train: Samples
+    validation: Samples
+    unlabelled: Samples
+    state: Payload = field(default_factory=Payload)
+    """Durable: what is left here by one round is here in the next, also after a crash and resume."""
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Say something in the run's log, such as a step that was skipped and why."""
+        self.notes.append(text)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A client's accepted answer."""
+
+    client: str
+    payload: Payload
+
+    @property
+    def samples(self) -> int:
+        """How many training samples stand behind this reply."""
+        return int(self.payload.info["samples"])
+
+
+class Replies:
+    """The round's accepted replies in the order of the clients' names, read one at a time.
+
+    Only one reply is in memory while iterating, so that a round costs the same for ten clients and ten thousand.
+    """
+
+    def __init__(self, readers: dict[str, Callable[[], Payload]]) -> None:
+        self._readers = dict(sorted(readers.items()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def __iter__(self) -> Iterator[Reply]:
+        for name, read in self._readers.items():
+            yield Reply(name, read())
+
+
+class Prediction(NamedTuple):
+    """Answers for a batch: logits (n, K) over the known classes and unknown scores (n,), larger = more unknown."""
+
+    logits: Tensor
+    unknown: Tensor
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A predictor's answers on the test set, beside the truth."""
+
+    prediction: Prediction
+    decision: Tensor
+    """Class ids in the server's registry (n,), or UNKNOWN."""
+    truth: Tensor
+    """The same for the true classes (n,): UNKNOWN where the registry does not have the class."""
+    true_names: Sequence[str]
+    """The true classes' names (n,), also of classes the registry does not have."""
+
+
+class Predictor(ABC):
+    """Answers with a class or with UNKNOWN: unknown is what scores above a threshold."""
+
+    threshold: float | None = None
+    """A threshold that is part of the method, such as 0 for p_unknown - max p_known (K+1 argmax). None has the
+    engine choose the one that accepts most known validation samples."""
+
+    @abstractmethod
+    def predict(self, x: Tensor) -> Prediction:
+        """Logits and unknown scores for a batch x (n, *input_shape), in evaluation mode."""
+
+
+class Method(ABC):
+    """A federated method: client half and server half in one file, the paper on top."""
+
+    name: ClassVar[str]
+    Params: ClassVar[type[Hyper]] = Hyper
+    composes: ClassVar[tuple[str, ...]] = ()
+    """The exchangeable parts this method is built from: any of "objective", "correction", "score"."""
+    personal: ClassVar[bool] = False
+    """Whether each client has a predictor of its own."""
+    digits: ClassVar[dict[str, dict[str, Any]]] = {}
+    """Settings, by section, that suit the embedded digits when the user names none."""
+
+    def __init__(self, params: Any, **parts: Any) -> None:
+        self.params = params
+        for part in self.composes:
+            setattr(self, part, parts[part])
+
+    @classmethod
+    def summary(cls) -> str:
+        """The first line of the docstring."""
+        return (cls.__doc__ or "").strip().splitlines()[0]
+
+    @abstractmethod
+    def phases(self) -> Sequence[Phase]:
+        """The phases of a run, in order."""
+
+    def start(self, server: Server) -> None:
+        """Put the initial state into `server.state`. Draws come from `server.rng`."""
+
+    def wants(self, server: Server) -> bool:
+        """Whether the round `server.step` should take place; False skips it (converged, nothing to adapt to)."""
+        return True
+
+    def participants(
+        self, server: Server, present: Sequence[str], participation: float, rng: Rng
+    ) -> Sequence[str]:
+        """Who takes part in this round: by default a random share of the clients present, at least one."""
+        count = max(1, round(participation * len(present)))
+        if count >= len(present):
+            return present
+        chosen = rng.numpy("participants").choice(len(present), size=count, replace=False)
+        return [present[i] for i in sorted(chosen)]
+
+    @abstractmethod
+    def send(self, server: Server, client: str) -> Payload:
+        """What goes down to one client. Payloads made of the same tensor objects are encoded once for all."""
+
+    @abstractmethod
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        """The client's work. The reply's info must hold "samples"."""
+
+    def check(self, server: Server, reply: Payload) -> None:
+        """Refuse a reply that does not fit by raising `BadReply`; sizes and finiteness are checked already."""
+        samples = reply.info.get("samples")
+        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 0:
+            raise BadReply(f"info 'samples' is {samples!r}, expected a whole number of at least 0")
+        if "model" in reply:
+            check_like(reply.group("model"), self.model_spec(server), "model")
+
+    def model_spec(self, server: Server) -> dict[str, Tensor]:
+        """Names, shapes and types that the group "model" of a reply must have."""
+        return server.task.spec(len(server.classes))
+
+    @abstractmethod
+    def merge(self, server: Server, replies: Replies) -> None:
+        """Fold the replies into `server.state`."""
+
+    @abstractmethod
+    def predictor(self, server: Server, client: Client | None = None) -> Predictor:
+        """The answerer after the rounds so far; `client` is given only to personal methods."""
+
+    def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
+        """Figures of the method's own, beside the common open-set metrics."""
+        return {}
+
+
+def single_thread() -> None:
+    """One thread per process, denormals flushed: speed, and equal bits in every process."""
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)

@@ -1,0 +1,59 @@
+"""The append-only log of a run: one JSON object per line."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+
+class EventLog:
+    """Appends events. A line that a crash cut short is ended first, so that it spoils no other."""
+
+    def __init__(self, path: Path) -> None:
+        cut_short = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+        self._file: TextIO = open(path, "a", encoding="utf-8")  # noqa: SIM115  (open for the run's life)
+        if cut_short:
+            self._file.write("\n")
+
+    def write(self, event: str, **fields: Any) -> dict[str, Any]:
+        """Append one event and hand it to the operating system."""
+        row = {"event": event, "time": round(time.time(), 3), **without_nan(fields)}
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+        return row
+
+    def sync(self) -> None:
+        """Make sure the log is on disk, before a checkpoint says that it is."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The history as it counts: rounds that were begun, lost in a crash and done again appear once."""
+    events: list[dict[str, Any]] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if row.get("event") == "resume":
+            events = [e for e in events if e.get("index", -1) < row["next_index"]]
+        events.append(row)
+    return events
+
+
+def without_nan(value: Any) -> Any:
+    """The value with NaN and infinity as None, which JSON can say."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(item) for item in value]
+    return value

@@ -1,0 +1,218 @@
+"""A run's folder.
+
+    config.toml          the resolved settings: `fedwild run config.toml` repeats the run
+    run.json             format, versions, fingerprint of the data
+    splits.npz           which sample went where
+    events.jsonl         what happened, appended
+    checkpoints/         the server after each of the last rounds
+    clients/NAME/        clients' durable state by version
+    model.safetensors    the final server: weights, classes, threshold
+    result.json          the final figures
+
+Every file but the log is written under a temporary name and renamed, and the folder itself appears only when
+it can be resumed: whoever kills a run at any moment leaves a folder that goes on, or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import shutil
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy
+import torch
+
+import fedwild
+from fedwild.data import Split
+from fedwild.errors import BadReply, UserError
+from fedwild.payload import Payload, write_atomically
+from fedwild.runs.events import without_nan
+
+FORMAT = 1
+KEPT_CHECKPOINTS = 2
+
+
+class RunFolder:
+    """Paths, reading and writing of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: TextIO | None = None
+
+    @classmethod
+    def create(cls, path: Path | None, stem: str, config: str, split: Split, facts: dict[str, Any]) -> RunFolder:
+        """A new folder with settings, splits and facts in it. Without a path: the next free `runs/STEM-NNN`."""
+        if path is not None and path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(f"--out {str(path)!r} exists already: name a new folder, or `fedwild resume` it.")
+        parent = path.parent if path is not None else Path("runs")
+        parent.mkdir(parents=True, exist_ok=True)
+        building = parent / f".{stem}.{os.getpid()}.building"
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir()
+        try:
+            for folder in ("checkpoints", "clients"):
+                (building / folder).mkdir()
+            (building / "config.toml").write_text(config, encoding="utf-8")
+            split.save(building / "splits.npz")
+            about = {"format": FORMAT, **facts, "versions": versions()}
+            (building / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+            (building / "events.jsonl").touch()
+            return cls(_move(building, path, parent, stem))
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """An existing run folder; a `UserError` says what is missing if it is not one."""
+        if not path.is_dir():
+            raise UserError(f"run folder {str(path)!r} does not exist.")
+        missing = [n for n in ("config.toml", "run.json", "splits.npz", "events.jsonl") if not (path / n).is_file()]
+        if missing:
+            raise UserError(f"{str(path)!r} is not a run folder: it has no {', '.join(missing)}.")
+        folder = cls(path)
+        if folder.facts().get("format") != FORMAT:
+            raise UserError(
+                f"run folder {str(path)!r} has format {folder.facts().get('format')!r}, this fedwild reads {FORMAT}: "
+                "use the version that wrote it."
+            )
+        return folder
+
+    def facts(self) -> dict[str, Any]:
+        try:
+            facts = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+            assert isinstance(facts, dict)
+            return facts
+        except (ValueError, AssertionError) as error:
+            raise UserError(f"{str(self.path / 'run.json')!r} is damaged: it is not a JSON object.") from error
+
+    def lock(self) -> None:
+        """Keep a second process from running the same folder. The system frees the lock when we die."""
+        self._lock = open(self.path / ".lock", "w")  # noqa: SIM115  (held for the run's life)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"run folder {str(self.path)!r} is in use by another process.") from error
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def clients(self) -> Path:
+        return self.path / "clients"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model.safetensors"
+
+    def config_text(self) -> str:
+        return (self.path / "config.toml").read_text(encoding="utf-8")
+
+    def split(self) -> Split:
+        return Split.load(self.path / "splits.npz")
+
+    def new_spool(self) -> Path:
+        """An empty folder for payloads under way. What an earlier process left there is removed."""
+        for old in self.path.glob(".spool-*"):
+            shutil.rmtree(old, ignore_errors=True)
+        spool = self.path / f".spool-{os.getpid()}"
+        spool.mkdir()
+        return spool
+
+    @staticmethod
+    def drop_spool(spool: Path) -> None:
+        shutil.rmtree(spool, ignore_errors=True)
+
+    def save_checkpoint(self, number: int, payload: Payload) -> None:
+        """Write checkpoint `number` (rounds done) and let go of those that are no longer needed."""
+        payload.write(self.path / "checkpoints" / f"{number:06d}.safetensors")
+        for old in self._checkpoints()[:-KEPT_CHECKPOINTS]:
+            old.unlink()
+
+    def last_checkpoint(self) -> Payload | None:
+        """The newest checkpoint, or None before the first. A damaged one is an error, never silently skipped."""
+        files = self._checkpoints()
+        if not files:
+            return None
+        return read_whole(files[-1], "delete it to go on from the one before")
+
+    def _checkpoints(self) -> list[Path]:
+        return sorted((self.path / "checkpoints").glob("[0-9]*.safetensors"))
+
+    def drop_lost_states(self, newest: int) -> None:
+        """Remove client states of rounds after `newest`: no checkpoint saw them."""
+        for file in self.clients.glob("*/[0-9]*.safetensors"):
+            if int(file.stem) > newest:
+                file.unlink(missing_ok=True)
+
+    def prune_states(self, client: str, oldest: int) -> None:
+        """Remove a client's states older than `oldest`, the one that the checkpoint before last refers to."""
+        for file in (self.clients / client).glob("[0-9]*.safetensors"):
+            if int(file.stem) < oldest:
+                file.unlink(missing_ok=True)
+
+    def finish(self, model: Payload, result: dict[str, Any]) -> None:
+        """Write the final model and figures; `result.json` last, since it marks the run as done."""
+        model.write(self.model)
+        write_atomically(self.path / "result.json", (json.dumps(without_nan(result), indent=2) + "\n").encode())
+
+    def result(self) -> dict[str, Any] | None:
+        """The final figures, or None while the run is unfinished."""
+        with contextlib.suppress(FileNotFoundError):
+            result: dict[str, Any] = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
+            return result
+        return None
+
+    def server(self) -> Payload:
+        """The final server, or that of the last checkpoint if the run is unfinished."""
+        if self.model.exists():
+            return read_whole(self.model, "resume the run from an intact copy")
+        checkpoint = self.last_checkpoint()
+        if checkpoint is None:
+            raise UserError(f"run {str(self.path)!r} has no model yet: `fedwild resume` it first.")
+        return checkpoint
+
+
+def read_whole(path: Path, advice: str) -> Payload:
+    """Read one of our own files; a `UserError` with advice if it is damaged."""
+    try:
+        return Payload.read(path)
+    except BadReply as error:
+        raise UserError(f"{str(path)!r} is damaged ({error}): {advice}.") from error
+
+
+def versions() -> dict[str, str]:
+    """What the run was made with."""
+    return {
+        "fedwild": fedwild.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "machine": platform.platform(),
+    }
+
+
+def _move(building: Path, path: Path | None, parent: Path, stem: str) -> Path:
+    """Give the finished folder its name; renaming onto a folder with files in it fails, so no run is overwritten."""
+    if path is not None:
+        os.replace(building, path)
+        return path
+    number = 1
+    while True:
+        candidate = parent / f"{stem}-{number:03d}"
+        if not candidate.exists():
+            with contextlib.suppress(OSError):
+                os.rename(building, candidate)
+                return candidate
+        number += 1

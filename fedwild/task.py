@@ -1,0 +1,58 @@
+"""What is learnt: the shape of a sample, the network and the device. Fixed for a run, equal at every site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedwild.models import Network, build
+from fedwild.rng import Rng
+
+
+@dataclass
+class Task:
+    """Builds networks, and keeps one instance per slot so that a worker reuses its memory."""
+
+    input_shape: tuple[int, ...]
+    model: str
+    model_params: dict[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
+    _slots: dict[tuple[int, bool, str], Network] = field(default_factory=dict, repr=False, compare=False)
+    _specs: dict[tuple[int, bool], dict[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)
+
+    def build(self, outputs: int, rng: Rng, bias: bool = True) -> Network:
+        """A newly initialised network whose weights depend on `rng` alone."""
+        with torch.random.fork_rng(devices=[]):
+            rng.seed_torch("initialisation")
+            network = build(self.model, self.input_shape, outputs, bias=bias, params=self.model_params)
+        return network.to(self.device)
+
+    def network(
+        self, weights: Mapping[str, Tensor], outputs: int, bias: bool = True, slot: str = "main"
+    ) -> Network:
+        """The reused network of a slot, holding a copy of `weights`. Use two slots for two models at a time."""
+        key = (outputs, bias, slot)
+        if key not in self._slots:
+            self._slots[key] = self.build(outputs, Rng(0), bias)
+        network = self._slots[key]
+        network.load_state_dict(dict(weights))
+        network.requires_grad_(True)
+        network.zero_grad(set_to_none=True)
+        return network.train()
+
+    def spec(self, outputs: int, bias: bool = True) -> dict[str, Tensor]:
+        """Names, shapes and types of the network's state, without its values."""
+        key = (outputs, bias)
+        if key not in self._specs:
+            state = self.build(outputs, Rng(0), bias).state_dict()
+            self._specs[key] = {name: tensor.to("meta") for name, tensor in state.items()}
+        return self._specs[key]
+
+
+def weights_of(network: torch.nn.Module) -> dict[str, Tensor]:
+    """A copy of the network's state, on the CPU, that later training does not change."""
+    return {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}

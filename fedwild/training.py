@@ -1,0 +1,81 @@
+"""The local training loop that every gradient-based method shares."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from pydantic import Field
+
+from fedwild.corrections.base import Steering
+from fedwild.data.samples import Samples
+from fedwild.hyper import Hyper
+from fedwild.models import Network, has_batch_norm
+from fedwild.objectives import Objective
+from fedwild.rng import Rng
+
+
+class LocalTraining(Hyper):
+    """How a client trains."""
+
+    epochs: int = Field(1, ge=0, description="passes over the client's own data per round")
+    batch_size: int = Field(64, ge=1, description="samples per step; the last partial batch is kept")
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="sgd or adam, fresh every round")
+    lr: float = Field(0.05, gt=0, description="learning rate")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd")
+    weight_decay: float = Field(0.0, ge=0, description="L2 penalty inside the optimiser")
+
+    def optimiser(self, model: Network) -> torch.optim.Optimizer:
+        """A fresh optimiser over the model's trainable parameters; one fused call per step."""
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        if self.optimizer == "adam":
+            return torch.optim.Adam(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True)
+        return torch.optim.SGD(
+            parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, fused=True
+        )
+
+
+class Trained(NamedTuple):
+    """What local training did."""
+
+    steps: int
+    loss: float | None
+    """Mean loss per sample over the last epoch; None if there was no step."""
+
+    def info(self) -> dict[str, int | float | None]:
+        """For a reply's JSON part."""
+        return {"steps": self.steps, "loss": self.loss}
+
+
+def train(
+    model: Network,
+    samples: Samples,
+    settings: LocalTraining,
+    objective: Objective,
+    steering: Steering,
+    rng: Rng,
+) -> Trained:
+    """Train `model` in place. A client without samples takes no step."""
+    model.train()
+    device = next(model.parameters()).device
+    optimiser = settings.optimiser(model)
+    # A batch of one has no variance for batch-norm to divide by.
+    smallest = 2 if has_batch_norm(model) else 1
+    order, draws = rng.torch("batches"), rng.torch("objective")
+    steps, loss = 0, None
+    for _ in range(settings.epochs):
+        total, seen = torch.zeros((), device=device), 0
+        for x, y in samples.batches(settings.batch_size, order, augment=True):
+            if len(y) < smallest:
+                continue
+            value = objective.loss(model, x.to(device), y.to(device), draws)
+            penalty = steering.penalty(x, y)
+            optimiser.zero_grad(set_to_none=True)
+            (value if penalty is None else value + penalty).backward()
+            steering.bend()
+            optimiser.step()
+            total += value.detach() * len(y)
+            seen += len(y)
+            steps += 1
+        loss = float(total) / seen if seen else None
+    return Trained(steps, loss)

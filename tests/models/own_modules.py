@@ -1,0 +1,88 @@
+"""Modules as users write them, to be named by import path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedwild.models import Network, chain_wires
+
+NOT_CALLABLE = 3
+
+
+class PlainNet(nn.Module):
+    """Knows its sizes by name and ends in a linear layer."""
+
+    def __init__(self, input_shape: tuple[int, ...], outputs: int, width: int = 8) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(input_shape[0], width, 3, padding=1)
+        self.norm = nn.BatchNorm2d(width)
+        self.classifier = nn.Sequential(nn.Dropout(0.5), nn.Linear(width, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.norm(self.conv(x)).relu().mean((2, 3)))
+
+
+class HeadDefinedFirst(nn.Module):
+    """Fixed at ten classes, with its head registered before its body, and log-probabilities out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 10)
+        self.body = nn.Linear(4, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.log_softmax(self.head(self.body(x).relu()), dim=1)
+
+
+class HeadNotLast(nn.Module):
+    """Adds something to what the last linear layer gives."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) + x.sum(1, keepdim=True)
+
+
+class UnusedLinear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class NoLinear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x).flatten(1)
+
+
+def own_network(input_shape: tuple[int, ...], **settings: Any) -> Network:
+    """A fedwild Network of one's own, which always has three outputs."""
+    stages = {"first": nn.Linear(input_shape[0], settings["hidden"])}
+    return Network("own", input_shape, stages, settings["hidden"], 3, wires=chain_wires(stages))
+
+
+def bare_linear(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return nn.Linear(input_shape[0], outputs)
+
+
+def not_a_module() -> str:
+    return "network"
+
+
+def failing(outputs: int) -> nn.Module:
+    raise RuntimeError("no weights here")
+
+
+def needs_depth(outputs: int, depth: int) -> nn.Module:
+    return nn.Linear(depth, outputs)

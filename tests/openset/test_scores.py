@@ -1,0 +1,98 @@
+"""Unknown scores against closed forms, at the edges (K = 1, huge logits), and their settings."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fedwild.errors import UserError
+from fedwild.openset import SCORES, energy, entropy, make_score, maxlogit, msp
+
+LOGITS = torch.tensor([[0.0, math.log(3.0)], [2.0, 2.0]])
+
+
+def test_scores_closed_forms():
+    assert msp(LOGITS).tolist() == pytest.approx([-0.75, -0.5])
+    assert maxlogit(LOGITS).tolist() == pytest.approx([-math.log(3), -2.0])
+    assert energy(LOGITS).tolist() == pytest.approx([-math.log(4), -2 - math.log(2)])
+    assert entropy(LOGITS).tolist() == pytest.approx([math.log(4) - 0.75 * math.log(3), math.log(2)])
+
+
+def test_energy_at_a_temperature_and_its_limit():
+    expected = [-2 * math.log(1 + math.sqrt(3)), -2 - 2 * math.log(2)]
+    assert make_score("energy", {"temperature": 2})(LOGITS).tolist() == pytest.approx(expected)
+    assert energy(LOGITS, 1e-3).tolist() == pytest.approx(maxlogit(LOGITS).tolist(), abs=1e-3)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_confident_sample_is_less_unknown_than_a_flat_one(name):
+    confident, flat = make_score(name)(torch.tensor([[9.0, 0.0, 0.0], [1.0, 1.0, 1.0]]))
+    assert confident < flat
+
+
+@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_huge_logits_give_finite_float64_scores(name, dtype):
+    logits = torch.tensor([[1e4, -1e4, 0.0], [-1e4, -1e4, -1e4], [1e4, 1e4, 1e4]], dtype=dtype)
+    u = make_score(name)(logits)
+    assert u.shape == (3,) and u.dtype == torch.float64 and u.isfinite().all()
+
+
+def test_msp_tells_confident_float32_samples_apart():
+    u = msp(torch.tensor([[20.0, 0.0], [25.0, 0.0]], dtype=torch.float32))
+    assert u[1] < u[0]
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_one_class_and_no_samples_work(name):
+    score = make_score(name)
+    assert score(torch.zeros(0, 3)).shape == (0,)
+    assert score(torch.tensor([[3.0], [-3.0]])).isfinite().all()
+
+
+def test_with_one_class_softmax_scores_are_constant_and_logit_scores_are_not():
+    logits = torch.tensor([[3.0], [-3.0]])
+    assert msp(logits).tolist() == [-1.0, -1.0]
+    assert entropy(logits).tolist() == [0.0, 0.0]
+    assert maxlogit(logits).tolist() == energy(logits).tolist() == [-3.0, 3.0]
+
+
+def test_wrong_shape_raises_value_error():
+    for logits in (torch.zeros(3), torch.zeros(3, 0)):
+        with pytest.raises(ValueError, match=r"\(n, K\)"):
+            msp(logits)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_registered_scores_describe_themselves(name):
+    entry = SCORES[name]
+    assert entry.name == make_score(name).name == name and entry.summary.endswith(".")
+    assert all(row["description"] for row in entry.Params.described())
+
+
+def test_unknown_score_suggests_the_nearest_name():
+    with pytest.raises(UserError, match=r"score 'enrgy' is not known\. Did you mean 'energy'\?"):
+        make_score("enrgy")
+
+
+@pytest.mark.parametrize("value", [0, -1.5, "warm", math.inf, math.nan, None])
+def test_bad_setting_names_key_value_and_what_is_allowed(value):
+    with pytest.raises(UserError) as caught:
+        make_score("energy", {"temperature": value})
+    (message,) = caught.value.problems
+    assert message.startswith(f"score.temperature = {value!r} is not allowed: Input should be")
+    assert message.endswith("(a number).")
+
+
+def test_misspelt_setting_is_refused_with_the_allowed_ones():
+    with pytest.raises(UserError, match=r"score\.temprature = 2 .*Allowed: temperature\."):
+        make_score("energy", {"temprature": 2})
+    with pytest.raises(UserError, match=r"score\.temperature = 2 .*'msp'\. Allowed: none\."):
+        make_score("msp", {"temperature": 2})
+
+
+def test_settings_that_are_no_table_are_refused():
+    with pytest.raises(UserError, match="must be a table"):
+        make_score("energy", 3)
