@@ -1,9 +1,9 @@
 """The Python API: what the command line does, in a few lines.
 
-    import fedwild
+import fedwild
 
-    run = fedwild.run(method="fedavg", data="digits", clients=10, rounds=5)
-    print(run.metrics["auroc"], run.predict(images))
+run = fedwild.run(method="fedavg", data="digits", clients=10, rounds=5)
+print(run.metrics["auroc"], run.predict(images))
 """
 
 from __future__ import annotations
@@ -97,9 +97,11 @@ class Run:
                 f"method {method.name!r} has a model for each client: say whose, one of {', '.join(server.clients)}."
             )
         states = self._states()
-        whose = site.client(Job("test", server.step, "", client, server.classes.names, states.get(client))) if (
-            method.personal and client
-        ) else None
+        whose = (
+            site.client(Job("test", server.step, "", client, server.classes.names, states.get(client)))
+            if (method.personal and client)
+            else None
+        )
         predictor = method.predictor(server, whose)
         data = self.config.data
         rows = torch.arange(len(x))
@@ -200,7 +202,7 @@ def flag_layer(
     """The tables that the short flags stand for."""
     if data is not None and not isinstance(data, str):
         data = list(data) if len(data) > 1 else data[0]
-    tables = {
+    tables: dict[str, dict[str, Any]] = {
         "method": {"name": method, "rounds": rounds},
         "data": {"name": data},
         "partition": {"name": partition},
@@ -232,5 +234,3 @@ def resume(path: str | Path, workers: int | None = None, listener: Listener = la
         run.config = run.config.with_engine(workers=workers)
         Federation(run.experiment, run.folder, listener).run()
     return run
-
-

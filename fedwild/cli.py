@@ -162,15 +162,22 @@ def predict(
     for row in rows:
         limit = "none" if row["threshold"] is None else f"{row['threshold']:.4f}"
         table.add_row(
-            row["file"], row["answer"], row["best_class"], f"{row['probability']:.3f}", f"{row['unknown']:.4f}", limit
+            row["file"],
+            row["answer"],
+            row["best_class"],
+            f"{row['probability']:.3f}",
+            f"{row['unknown']:.4f}",
+            limit,
         )
     out.print(table)
 
 
 @app.command("list")
 def list_parts(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="methods, data, models, partitions, objectives, "
-                                        "corrections or scores.")],
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="KIND", help="methods, data, models, partitions, objectives, corrections or scores."),
+    ],
     as_json: Json = False,
 ) -> None:
     """List what can be named, with one line and the parameters of each."""
@@ -214,7 +221,7 @@ def data_show(
     """Show how classes fall on clients, in the terminal and as a PNG."""
     from fedwild import api
     from fedwild.data import load, make_split
-    from fedwild.data.picture import class_counts, terminal_picture, write_png
+    from fedwild.data.picture import class_counts, png_picture, terminal_picture
 
     resolved = api.configure(
         config, data=data or None, partition=partition, clients=clients, seed=seed, settings=settings or ()
@@ -228,7 +235,7 @@ def data_show(
         resolved.federation.clients,
         resolved.seed,
     )
-    write_png(dataset, split, png)
+    png_picture(dataset, split, png)
     if as_json:
         names = [client.name for client in split.clients]
         counts = class_counts(dataset, split).tolist()
@@ -238,7 +245,7 @@ def data_show(
     out.print(f"picture written to {png}", highlight=False, markup=False)
 
 
-def download_line(done: int, total: int | None) -> None:
+def download_line(file: str, done: int, total: int | None) -> None:
     """Progress of a download, on one line of standard error."""
     from fedwild.console import size
 

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,9 +45,7 @@ class EvaluationSettings(Hyper):
     """When and how the model is measured."""
 
     every: int = Field(1, ge=0, description="rounds between evaluations; 0 evaluates only at the end")
-    accept: float = Field(
-        0.95, gt=0, le=1, description="share of known validation samples that the threshold accepts"
-    )
+    accept: float = Field(0.95, gt=0, le=1, description="share of known validation samples that the threshold accepts")
 
 
 class EngineSettings(Hyper):
@@ -144,6 +143,10 @@ def model_params(name: str) -> type[Hyper]:
     return MODELS[name].Params
 
 
+def _method_params(name: str) -> type[Hyper]:
+    return METHODS.get(name).Params
+
+
 def _score_params(name: str) -> type[Hyper]:
     if name not in SCORES:
         raise unknown_name("score", name, SCORES)
@@ -155,7 +158,9 @@ PARTS: dict[str, PartKind] = {
         "ce", lambda name: OBJECTIVES.get(name).Params, lambda part: OBJECTIVES.get(part.name)(part.params)
     ),
     "correction": PartKind(
-        "none", lambda name: CORRECTIONS.get(name).Params, lambda part: CORRECTIONS.get(part.name)(part.params)
+        "none",
+        lambda name: CORRECTIONS.get(name).Params,
+        lambda part: CORRECTIONS.get(part.name)(part.params),
     ),
     "score": PartKind("msp", _score_params, lambda part: Score(SCORES[part.name], part.params)),
 }
@@ -197,12 +202,10 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
         partition=attempt(lambda: _partition(table.get("partition", {}))),
         federation=attempt(lambda: validated(FederationSettings, table.get("federation", {}), "federation")),
         model=attempt(lambda: _named("model", table.get("model", {}), None, model_params)),
-        method=attempt(lambda: _named("method", table.get("method", {}), "fedavg", lambda n: METHODS.get(n).Params))
-        if method is not None
-        else None,
+        method=attempt(partial(_named, "method", table.get("method", {}), "fedavg", _method_params)),
         parts={
-            kind: attempt(lambda k=kind: _named(k, table.get(k, {}), PARTS[k].default, PARTS[k].params))
-            for kind in (method.composes if method is not None else ())
+            kind: attempt(partial(_named, kind, table.get(kind, {}), PARTS[kind].default, PARTS[kind].params))
+            for kind in (method.composes if method else ())
         },
         evaluation=attempt(lambda: validated(EvaluationSettings, table.get("evaluation", {}), "evaluation")),
         engine=attempt(lambda: validated(EngineSettings, table.get("engine", {}), "engine")),

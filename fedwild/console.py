@@ -6,7 +6,14 @@ import math
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 SHOWN = {
@@ -57,7 +64,7 @@ class RunDisplay:
             handler(event)
 
     def _say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False)
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _on_folder(self, event: dict[str, Any]) -> None:
         self._say(f"run folder {event['path']}")
@@ -137,7 +144,9 @@ def size(count: float) -> str:
 
 def result_table(result: dict[str, Any]) -> Table:
     """The closing table of a run."""
-    table = Table(title=f"{result['method']} on {result['data']}, {result['clients']} clients, {result['rounds']} rounds")
+    table = Table(
+        title=f"{result['method']} on {result['data']}, {result['clients']} clients, {result['rounds']} rounds"
+    )
     for heading in (*SHOWN.values(), "time", "bytes up", "bytes down"):
         table.add_column(heading, justify="right")
     table.add_row(

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedwild.classes import ClassRegistry
 from fedwild.data import samples_of
-from fedwild.engines.base import Answer, Engine, Job
+from fedwild.engines.base import Answer, Job
 from fedwild.engines.local import LocalEngine
 from fedwild.engines.site import Site
 from fedwild.errors import BadReply, RoundFailed, UserError
@@ -26,6 +26,9 @@ from fedwild.runs.folder import RunFolder
 from fedwild.workers import worker_count
 
 Listener = Callable[[dict[str, Any]], None]
+
+# Replies up to this much stay in memory between their check and the merge; the rest is read again from the spool.
+KEPT_REPLIES_BYTES = 64_000_000
 
 
 @dataclass
@@ -51,9 +54,7 @@ class Federation:
         self._listener = listener
         self._names = tuple(sorted(client.name for client in experiment.split.clients))
         self.rng = Rng(experiment.config.seed)
-        self.steps = [
-            Step(phase.name, number, 0) for phase in self.method.phases() for number in range(phase.rounds)
-        ]
+        self.steps = [Step(phase.name, number, 0) for phase in self.method.phases() for number in range(phase.rounds)]
         self.steps = [Step(s.phase, s.round, index) for index, s in enumerate(self.steps)]
 
     def run(self) -> dict[str, Any]:
@@ -130,7 +131,10 @@ class Federation:
     def _checkpoint(self, server: Server, ledger: Ledger) -> None:
         payload = server.to_payload()
         payload.info["config"] = self.experiment.config.decisive()
-        payload.info["ledger"] = {**vars(ledger), "evaluation": vars(ledger.evaluation) if ledger.evaluation else None}
+        payload.info["ledger"] = {
+            **vars(ledger),
+            "evaluation": vars(ledger.evaluation) if ledger.evaluation else None,
+        }
         self._log.sync()
         self.folder.save_checkpoint(ledger.next_index, payload)
         for name, version in self._saved_states.items():
@@ -187,9 +191,7 @@ class Federation:
         federation = self.experiment.config.federation
         present = [name for name in self._names if federation.arrivals.get(name, 0) <= step.index]
         server.clients = tuple(present)
-        chosen = (
-            self.method.participants(server, present, federation.participation, server.rng) if present else []
-        )
+        chosen = self.method.participants(server, present, federation.participation, server.rng) if present else []
         self._tell("round-start", phase=step.phase, round=step.round, index=step.index, clients=len(chosen))
         accepted, losses = self._collect(server, ledger, step, chosen)
         if chosen and len(accepted) < federation.min_clients:
@@ -198,8 +200,8 @@ class Federation:
                 f"federation.min_clients = {federation.min_clients}. See {self.folder.events} for why, then "
                 f"`fedwild resume {self.folder.path}`."
             )
-        self.method.merge(server, Replies({name: answer.read for name, answer in accepted.items()}))
-        self._sweep(accepted.values())
+        self.method.merge(server, Replies(accepted))
+        self._sweep()
         trained = time.perf_counter() - begin
         every = self.experiment.config.evaluation.every
         due = step.index == self.steps[-1].index or (every > 0 and (step.index + 1) % every == 0)
@@ -220,9 +222,10 @@ class Federation:
 
     def _collect(
         self, server: Server, ledger: Ledger, step: Step, chosen: Iterable[str]
-    ) -> tuple[dict[str, Answer], list[float]]:
-        """Send the round's jobs and take in the answers that pass every check."""
+    ) -> tuple[dict[str, Callable[[], Payload]], list[float]]:
+        """Send the round's jobs; returns how to read each reply that passed every check, and the losses told."""
         outbox = Outbox(self._spool)
+        room = KEPT_REPLIES_BYTES
         sizes: dict[str, int] = {}
 
         def jobs() -> Iterator[Job]:
@@ -231,15 +234,17 @@ class Federation:
                 path, sizes[name] = outbox.file(self.method.send(server, name))
                 yield Job("local", step, path, name, server.classes.names, ledger.states.get(name))
 
-        accepted: dict[str, Answer] = {}
+        accepted: dict[str, Callable[[], Payload]] = {}
         losses: list[float] = []
         for answer in self._engine.run(jobs(), self._started):
             name = answer.job.client or ""
-            reason, info = self._refusal(server, answer)
+            reason, payload = self._examine(server, answer)
+            info = payload.info
             ledger.bytes_down += sizes[name]
-            ledger.bytes_up += answer.bytes
+            ledger.bytes_up += answer.size
             if reason is None:
-                accepted[name] = answer
+                room -= answer.size
+                accepted[name] = partial(_itself, payload) if room >= 0 else answer.read
                 if answer.state is not None:
                     ledger.states[name] = answer.state
                 if isinstance(info.get("loss"), float) and math.isfinite(info["loss"]):
@@ -251,7 +256,7 @@ class Federation:
                 index=step.index,
                 client=name,
                 seconds=round(answer.seconds, 4),
-                bytes_up=answer.bytes,
+                bytes_up=answer.size,
                 bytes_down=sizes[name],
                 **({"info": info} if reason is None else {"reason": reason, "traceback": answer.traceback}),
                 **({"notes": answer.notes} if answer.notes else {}),
@@ -264,20 +269,20 @@ class Federation:
             self._loads = {c.name: len(c.train) + len(c.unlabelled) for c in self.experiment.split.clients}
         return self._loads[name]
 
-    def _refusal(self, server: Server, answer: Answer) -> tuple[str | None, dict[str, Any]]:
-        """Why an answer cannot be used, or None; and its JSON part."""
+    def _examine(self, server: Server, answer: Answer) -> tuple[str | None, Payload]:
+        """Why an answer cannot be used, or None; and its payload."""
         if answer.error is not None:
-            return answer.error, {}
+            return answer.error, Payload()
         limit = self.experiment.config.engine.max_reply_mb * 1e6
-        if answer.bytes > limit:
-            return f"reply of {answer.bytes} bytes is larger than engine.max_reply_mb allows", {}
+        if answer.size > limit:
+            return f"reply of {answer.size} bytes is larger than engine.max_reply_mb allows", Payload()
         try:
             payload = answer.read()
             check_finite(payload)
             self.method.check(server, payload)
         except BadReply as problem:
-            return f"bad reply: {problem}", {}
-        return None, payload.info
+            return f"bad reply: {problem}", Payload()
+        return None, payload
 
     def _evaluate(self, server: Server, ledger: Ledger) -> Evaluation:
         """Measure the server as it is now."""
@@ -288,7 +293,13 @@ class Federation:
         examiner = Examiner(e.method, e.dataset, e.split, e.config.evaluation.accept, run)
         evaluation = examiner.evaluate(server, server.step, str(snapshot), ledger.states)
         snapshot.unlink()
+        self._sweep()
         return evaluation
+
+    def _sweep(self) -> None:
+        """Remove the round's replies."""
+        for file in self._spool.glob("up-*"):
+            file.unlink()
 
     # --- telling ------------------------------------------------------------------------------------------
 
@@ -302,12 +313,6 @@ class Federation:
         for text in server.notes:
             self._tell("note", index=server.step.index, text=text)
         server.notes.clear()
-
-    @staticmethod
-    def _sweep(answers: Iterable[Answer]) -> None:
-        for answer in answers:
-            if answer.path is not None:
-                Path(answer.path).unlink(missing_ok=True)
 
 
 class Outbox:
@@ -331,6 +336,10 @@ class Outbox:
         for path, _, _ in self._files.values():
             Path(path).unlink(missing_ok=True)
         self._files.clear()
+
+
+def _itself(payload: Payload) -> Payload:
+    return payload
 
 
 def changed_settings(old: dict[str, Any], new: dict[str, Any], path: Path) -> str:

@@ -82,7 +82,13 @@ def _plain(message: str) -> str:
     return message[:1].lower() + message[1:]
 
 
-_WORDS = {"integer": "whole number", "array": "list", "object": "table", "string": "text", "boolean": "true or false"}
+_WORDS = {
+    "integer": "whole number",
+    "array": "list",
+    "object": "table",
+    "string": "text",
+    "boolean": "true or false",
+}
 _SIGNS = {"minimum": ">=", "maximum": "<=", "exclusiveMinimum": ">", "exclusiveMaximum": "<"}
 
 

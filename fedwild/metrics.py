@@ -277,9 +277,7 @@ def open_set_report(
         "hos": hos(decided, true, n_classes),
     }
     if n_test_classes is not None:
-        report["openness"] = openness(
-            n_classes if n_train_classes is None else n_train_classes, n_test_classes
-        )
+        report["openness"] = openness(n_classes if n_train_classes is None else n_train_classes, n_test_classes)
     return report
 
 
@@ -304,9 +302,7 @@ def hungarian_accuracy(clusters: ArrayLike, truth: ArrayLike) -> float:
     return _ratio(_matched_hits(found, true)[1].sum(), true.size)
 
 
-def hungarian_accuracy_v1(
-    clusters: ArrayLike, truth: ArrayLike, old_classes: Collection[int]
-) -> SplitAccuracy:
+def hungarian_accuracy_v1(clusters: ArrayLike, truth: ArrayLike, old_classes: Collection[int]) -> SplitAccuracy:
     """GCD's v1 split: the assignment is solved *separately* on the old and on the new samples.
 
     Optimistic, since one cluster may serve an old and a new class; "all" is the sample-weighted mean of the
@@ -319,9 +315,7 @@ def hungarian_accuracy_v1(
     return _split(old_hits, new_hits, old)
 
 
-def hungarian_accuracy_v2(
-    clusters: ArrayLike, truth: ArrayLike, old_classes: Collection[int]
-) -> SplitAccuracy:
+def hungarian_accuracy_v2(clusters: ArrayLike, truth: ArrayLike, old_classes: Collection[int]) -> SplitAccuracy:
     """GCD's v2 split, the default: the assignment is solved *once* on all samples, then split by class."""
     found, true = _two_labellings(clusters, truth)
     class_ids, hits = _matched_hits(found, true)
@@ -544,9 +538,7 @@ def _open_ids(name: str, values: ArrayLike, n_classes: int) -> Ints:
     """Ids 0..K, where K stands for UNKNOWN."""
     ids = _ids(name, values)
     if ids.size and not (ids.min() >= UNKNOWN and ids.max() < n_classes):
-        raise ValueError(
-            f"{name} must be ids 0..{n_classes - 1} or UNKNOWN ({UNKNOWN}), not {ids.min()}..{ids.max()}."
-        )
+        raise ValueError(f"{name} must be ids 0..{n_classes - 1} or UNKNOWN ({UNKNOWN}), not {ids.min()}..{ids.max()}.")
     return np.where(ids == UNKNOWN, n_classes, ids)
 
 

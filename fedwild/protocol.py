@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -101,14 +102,29 @@ class Client:
     task: Task
     step: Step
     classes: tuple[str, ...]
+    """The server's classes, in the order of their ids."""
+    view: Callable[[str], Samples]
+    """A part of the client's data by name."""
     labels: tuple[str, ...]
     """Names of the classes this client has labelled samples of, some of which the server may not know yet."""
-    train: Samples
-    validation: Samples
-    unlabelled: Samples
     state: Payload = field(default_factory=Payload)
     """Durable: what is left here by one round is here in the next, also after a crash and resume."""
     notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def train(self) -> Samples:
+        """Labelled training samples of the server's classes."""
+        return self.view("train")
+
+    @cached_property
+    def validation(self) -> Samples:
+        """Labelled samples of the server's classes that are never trained on."""
+        return self.view("validation")
+
+    @cached_property
+    def unlabelled(self) -> Samples:
+        """Samples whose labels this client does not have."""
+        return self.view("unlabelled")
 
     def note(self, text: str) -> None:
         """Say something in the run's log, such as a step that was skipped and why."""
@@ -214,9 +230,7 @@ class Method(ABC):
         """Whether the round `server.step` should take place; False skips it (converged, nothing to adapt to)."""
         return True
 
-    def participants(
-        self, server: Server, present: Sequence[str], participation: float, rng: Rng
-    ) -> Sequence[str]:
+    def participants(self, server: Server, present: Sequence[str], participation: float, rng: Rng) -> Sequence[str]:
         """Who takes part in this round: by default a random share of the clients present, at least one."""
         count = max(1, round(participation * len(present)))
         if count >= len(present):

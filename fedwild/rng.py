@@ -38,5 +38,8 @@ class Rng:
         return np.random.default_rng(self.number(purpose))
 
     def seed_torch(self, purpose: str) -> None:
-        """Seed torch's global generator: for layers that draw without asking (initialisation, dropout)."""
-        torch.manual_seed(self.number(purpose))
+        """Seed torch's global generators: for layers that draw without asking (initialisation, dropout)."""
+        # torch.manual_seed also queues a call for every absent accelerator, which costs a millisecond.
+        torch.default_generator.manual_seed(self.number(purpose))
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(self.number(purpose))

@@ -10,7 +10,33 @@ import torch
 from torch import Tensor
 
 from fedwild.models import Network, build
+from fedwild.payload import check_like
 from fedwild.rng import Rng
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A network that is lent out again and again. Its tensors are looked up once, not at every loan."""
+
+    network: Network
+    state: dict[str, Tensor]
+    parameters: list[torch.nn.Parameter]
+
+    @classmethod
+    def of(cls, network: Network) -> Slot:
+        return cls(network, network.state_dict(), list(network.parameters()))
+
+    def intact(self) -> bool:
+        return self.state["head.weight"].data_ptr() == self.network.head.weight.data_ptr()
+
+    def holding(self, weights: Mapping[str, Tensor]) -> Network:
+        """The network with a copy of `weights`, all of it trainable and without gradients."""
+        check_like(weights, self.state, "model")
+        for name, tensor in self.state.items():
+            tensor.copy_(weights[name])
+        for parameter in self.parameters:
+            parameter.requires_grad, parameter.grad = True, None
+        return self.network
 
 
 @dataclass
@@ -21,7 +47,7 @@ class Task:
     model: str
     model_params: dict[str, Any] = field(default_factory=dict)
     device: str = "cpu"
-    _slots: dict[tuple[int, bool, str], Network] = field(default_factory=dict, repr=False, compare=False)
+    _slots: dict[tuple[int, bool, str], Slot] = field(default_factory=dict, repr=False, compare=False)
     _specs: dict[tuple[int, bool], dict[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     def build(self, outputs: int, rng: Rng, bias: bool = True) -> Network:
@@ -31,18 +57,13 @@ class Task:
             network = build(self.model, self.input_shape, outputs, bias=bias, params=self.model_params)
         return network.to(self.device)
 
-    def network(
-        self, weights: Mapping[str, Tensor], outputs: int, bias: bool = True, slot: str = "main"
-    ) -> Network:
+    def network(self, weights: Mapping[str, Tensor], outputs: int, bias: bool = True, slot: str = "main") -> Network:
         """The reused network of a slot, holding a copy of `weights`. Use two slots for two models at a time."""
         key = (outputs, bias, slot)
-        if key not in self._slots:
-            self._slots[key] = self.build(outputs, Rng(0), bias)
-        network = self._slots[key]
-        network.load_state_dict(dict(weights))
-        network.requires_grad_(True)
-        network.zero_grad(set_to_none=True)
-        return network.train()
+        # A method may have put another head on the network that it was lent.
+        if key not in self._slots or not self._slots[key].intact():
+            self._slots[key] = Slot.of(self.build(outputs, Rng(0), bias))
+        return self._slots[key].holding(weights)
 
     def spec(self, outputs: int, bias: bool = True) -> dict[str, Tensor]:
         """Names, shapes and types of the network's state, without its values."""

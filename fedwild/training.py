@@ -22,14 +22,15 @@ class LocalTraining(Hyper):
     batch_size: int = Field(64, ge=1, description="samples per step; the last partial batch is kept")
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="sgd or adam, fresh every round")
     lr: float = Field(0.05, gt=0, description="learning rate")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd, beta1 of adam")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty inside the optimiser")
 
     def optimiser(self, model: Network) -> torch.optim.Optimizer:
         """A fresh optimiser over the model's trainable parameters; one fused call per step."""
         parameters = [p for p in model.parameters() if p.requires_grad]
         if self.optimizer == "adam":
-            return torch.optim.Adam(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True)
+            betas = (self.momentum, 0.999)
+            return torch.optim.Adam(parameters, lr=self.lr, betas=betas, weight_decay=self.weight_decay, fused=True)
         return torch.optim.SGD(
             parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, fused=True
         )
@@ -56,7 +57,8 @@ def train(
     rng: Rng,
 ) -> Trained:
     """Train `model` in place. A client without samples takes no step."""
-    model.train()
+    if not all(module.training for module in model.modules()):
+        model.train()
     device = next(model.parameters()).device
     optimiser = settings.optimiser(model)
     # A batch of one has no variance for batch-norm to divide by.

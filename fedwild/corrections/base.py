@@ -15,7 +15,7 @@ from fedwild.registry import Registry
 
 Groups = Mapping[str, Mapping[str, Tensor]]
 
-CORRECTIONS: "Registry[Correction]" = Registry("correction", lambda: Correction)
+CORRECTIONS: Registry[Correction] = Registry("correction", lambda: Correction)
 
 
 class Steering:

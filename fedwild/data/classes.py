@@ -29,9 +29,7 @@ def choose_classes(classes: tuple[str, ...], dataset_name: str, data: DataSettin
     asked = sum(counts.values())
     if asked > len(free):
         wish = ", ".join(f"data.{role}={count}" for role, count in counts.items() if count)
-        raise UserError(
-            f"{wish}: together more than the {len(free)} of {len(classes)} classes that are left for them."
-        )
+        raise UserError(f"{wish}: together more than the {len(free)} of {len(classes)} classes that are left for them.")
     chosen: dict[str, tuple[str, ...]] = {role: tuple(names) for role, names in named.items()}
     for role, count in counts.items():
         taken, free = free[:count], free[count:]
@@ -46,9 +44,7 @@ def _check_names(classes: tuple[str, ...], named: dict[str, list[str]]) -> None:
             if name not in classes:
                 raise unknown_name(f"data.{role}: class", name, classes)
             if name in owner:
-                raise UserError(
-                    f"class {name!r} is both in data.{owner[name]} and in data.{role}: keep one of them."
-                )
+                raise UserError(f"class {name!r} is both in data.{owner[name]} and in data.{role}: keep one of them.")
             owner[name] = role
 
 
@@ -73,9 +69,7 @@ def _counts(free: int, dataset_name: str, data: DataSettings) -> dict[str, int]:
     elif data.known is None:
         rest = free - novel - unknown
         if rest < 1:
-            raise UserError(
-                f"data.novel={data.novel!r} and data.unknown={data.unknown!r} leave no class to be known."
-            )
+            raise UserError(f"data.novel={data.novel!r} and data.unknown={data.unknown!r} leave no class to be known.")
         counts["known"] = min(rest, DEFAULT_KNOWN.get(dataset_name, rest))
     if isinstance(data.novel, int):
         counts["novel"] = data.novel

@@ -35,9 +35,7 @@ class Dataset:
             for field in ("y", "domain", "owner"):
                 values = getattr(self, f"{field}_{part}")
                 if values is not None and (values.shape != (rows,) or values.dtype != torch.int64):
-                    raise ValueError(
-                        f"{field}_{part} must be int64 of shape ({rows},), not {tuple(values.shape)}"
-                    )
+                    raise ValueError(f"{field}_{part} must be int64 of shape ({rows},), not {tuple(values.shape)}")
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -21,18 +21,13 @@ def to_stored(array: np.ndarray, what: str) -> Tensor:
         raise UserError(f"{what} has dtype {array.dtype}: give uint8, or floats in [0, 1] for images.")
     if array.ndim < 2 or array.ndim > 5 or 0 in array.shape[1:]:
         raise UserError(
-            f"{what} has shape {array.shape}: "
-            "give (n, d) vectors, (n, H, W[, C]) images or (n, D, H, W) volumes."
+            f"{what} has shape {array.shape}: give (n, d) vectors, (n, H, W[, C]) images or (n, D, H, W) volumes."
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         bad = int(np.nonzero(~np.isfinite(array).reshape(len(array), -1).all(1))[0][0])
-        raise UserError(
-            f"{what} holds NaN or infinity (first in sample {bad}): remove or repair these samples."
-        )
+        raise UserError(f"{what} holds NaN or infinity (first in sample {bad}): remove or repair these samples.")
     if array.ndim == 2:
-        return torch.from_numpy(
-            array if array.dtype == np.uint8 else np.ascontiguousarray(array, dtype=np.float32)
-        )
+        return torch.from_numpy(array if array.dtype == np.uint8 else np.ascontiguousarray(array, dtype=np.float32))
     return torch.from_numpy(np.ascontiguousarray(_channels_first(_as_pixels(array, what), what)))
 
 
@@ -85,9 +80,7 @@ def _as_pixels(array: np.ndarray, what: str) -> np.ndarray:
     low, high = float(array.min()), float(array.max())
     if array.dtype.kind in "ui":
         if low < 0 or high > 255:
-            raise UserError(
-                f"{what} holds pixel values from {low:g} to {high:g}: whole numbers must lie in 0..255."
-            )
+            raise UserError(f"{what} holds pixel values from {low:g} to {high:g}: whole numbers must lie in 0..255.")
         return array.astype(np.uint8)
     if low >= 0 and high <= 1:
         exact = _whole(array, 255.0)

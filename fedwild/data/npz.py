@@ -19,9 +19,10 @@ from fedwild.errors import UserError
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """All arrays of a .npz; pickled (object) arrays are refused."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if isinstance(archive, np.ndarray):
-                raise ValueError("it holds a single array, not an archive")
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise ValueError("it holds a single array, not an archive")
+        with archive:
             return {key: archive[key] for key in archive.files}
     except FileNotFoundError:
         raise UserError(f"{path} is not there.") from None

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from fedwild.data.dataset import Dataset
 from fedwild.errors import UserError, unknown_name
-from fedwild.hyper import Hyper
+from fedwild.hyper import Hyper, validated
 
 REDRAWS = 2000  # a feasible Dirichlet draw comes within a few dozen; more only delays the error
 DEFAULT_CLIENTS = 10
@@ -29,9 +29,7 @@ class DirichletParams(Hyper):
     """Settings of `dirichlet` and `quantity`."""
 
     beta: float = Field(0.5, gt=0, description="Concentration: smaller is more uneven.")
-    min_samples: int = Field(
-        10, ge=0, description="Redraw until every client has at least this many samples."
-    )
+    min_samples: int = Field(10, ge=0, description="Redraw until every client has at least this many samples.")
 
 
 class ClassesParams(Hyper):
@@ -49,9 +47,7 @@ class ShardsParams(Hyper):
 class DomainParams(Hyper):
     """Settings of `domain`."""
 
-    clients_per_domain: int = Field(
-        1, ge=1, description="Clients that share one domain's samples (at random)."
-    )
+    clients_per_domain: int = Field(1, ge=1, description="Clients that share one domain's samples (at random).")
 
 
 class Deal(Protocol):
@@ -76,7 +72,7 @@ class PartitionEntry:
     summary: str
     Params: type[Hyper]
     deal: Deal
-    loosen: Callable[[Any, int], Hyper] = lambda params, classes: params
+    loosen: Callable[[Any, int, int], Hyper] = lambda params, classes, clients: params
 
 
 def deal_iid(
@@ -154,9 +150,7 @@ def deal_classes(
 def _choose_classes(classes: int, clients: int, k: int, rng: np.random.Generator) -> list[set[int]]:
     """k class numbers per client; with fewer clients than classes, those nobody has are given out first."""
     if k > classes:
-        raise UserError(
-            f"partition.k={k} is more than the {classes} classes there are: choose 1 to {classes}."
-        )
+        raise UserError(f"partition.k={k} is more than the {classes} classes there are: choose 1 to {classes}.")
     if clients * k < classes:
         raise UserError(
             f"partition.k={k}: {clients} clients with {k} classes each leave some of {classes} to nobody; "
@@ -219,9 +213,7 @@ def deal_domain(
     if domains is None:
         domains = np.zeros(len(labels), dtype=np.int64)
     if clients % params.clients_per_domain:
-        raise UserError(
-            f"partition.clients_per_domain={params.clients_per_domain} does not divide {clients} clients."
-        )
+        raise UserError(f"partition.clients_per_domain={params.clients_per_domain} does not divide {clients} clients.")
     deals: list[np.ndarray] = []
     for domain in range(clients // params.clients_per_domain):
         rows = rng.permutation(np.nonzero(domains == domain)[0])
@@ -239,9 +231,7 @@ def deal_owner(
 ) -> list[np.ndarray]:
     """Each owner's samples to the client of that number."""
     if owners is None:
-        raise UserError(
-            "partition.name='owner': the data does not say who owns a sample; choose another partition."
-        )
+        raise UserError("partition.name='owner': the data does not say who owns a sample; choose another partition.")
     return [np.nonzero(owners == client)[0] for client in range(clients)]
 
 
@@ -250,9 +240,7 @@ def _by_class(labels: np.ndarray) -> list[np.ndarray]:
     return [np.nonzero(labels == label)[0] for label in np.unique(labels)]
 
 
-def _redraw(
-    draw: Callable[[], np.ndarray], samples: int, clients: int, params: DirichletParams
-) -> np.ndarray:
+def _redraw(draw: Callable[[], np.ndarray], samples: int, clients: int, params: DirichletParams) -> np.ndarray:
     """Counts (rows, clients) of the first draw that gives every client `min_samples`.
 
     Where there are too few samples for that, the best of a hundred draws (largest minimum) is taken.
@@ -276,12 +264,13 @@ def _redraw(
     return best
 
 
-def _loose_minimum(params: DirichletParams, classes: int) -> DirichletParams:
+def _loose_minimum(params: DirichletParams, classes: int, clients: int) -> DirichletParams:
     return params.model_copy(update={"min_samples": 0})
 
 
-def _loose_k(params: ClassesParams, classes: int) -> ClassesParams:
-    return params.model_copy(update={"k": min(params.k, classes)})
+def _loose_k(params: ClassesParams, classes: int, clients: int) -> ClassesParams:
+    """As near to k as deals every class out."""
+    return params.model_copy(update={"k": min(classes, max(params.k, -(-classes // clients)))})
 
 
 PARTITIONS: dict[str, PartitionEntry] = {
@@ -295,9 +284,7 @@ PARTITIONS: dict[str, PartitionEntry] = {
             deal_dirichlet,
             _loose_minimum,
         ),
-        PartitionEntry(
-            "classes", "Label skew #C=k: k classes per client.", ClassesParams, deal_classes, _loose_k
-        ),
+        PartitionEntry("classes", "Label skew #C=k: k classes per client.", ClassesParams, deal_classes, _loose_k),
         PartitionEntry("shards", "Label-sorted shards dealt at random.", ShardsParams, deal_shards),
         PartitionEntry(
             "quantity",
@@ -343,24 +330,24 @@ def parse_partition(text: str) -> tuple[str, dict[str, Any]]:
     try:
         return name, {key: _number(value)}
     except ValueError:
-        raise UserError(
-            f"partition.name={text!r}: {value!r} is not a number; write for example {name}:1."
-        ) from None
+        raise UserError(f"partition.name={text!r}: {value!r} is not a number; write for example {name}:1.") from None
 
 
 def check_params(name: str, params: dict[str, Any]) -> Hyper:
     """The settings of this partition, validated; each problem names its key."""
     if name not in PARTITIONS:
         raise unknown_name("partition", name, PARTITIONS)
-    try:
-        return PARTITIONS[name].Params(**params)
-    except ValidationError as problem:
+    own = PARTITIONS[name].Params
+    strange = [key for key in params if key not in own.model_fields]
+    if strange:
+        allowed = ", ".join(own.model_fields) or "none"
         raise UserError(
             *(
-                _describe(name, str(error["loc"][0]), error["input"], error["msg"])
-                for error in problem.errors()
+                f"partition.{key}={params[key]!r} is not a setting of {name!r}; its settings: {allowed}."
+                for key in strange
             )
-        ) from None
+        )
+    return validated(own, params, "partition")
 
 
 def default_partition(dataset: Dataset) -> str:
@@ -391,9 +378,10 @@ def client_names(name: str, params: Hyper, clients: int | None, dataset: Dataset
 
 def _given_by_data(what: str, names: tuple[str, ...], clients: int | None) -> tuple[str, ...]:
     if not names:
-        raise UserError(
-            "partition.name='owner': the data does not say who owns a sample; choose another partition."
-        )
+        raise UserError("partition.name='owner': the data does not say who owns a sample; choose another partition.")
+    for client in names:
+        if not client.strip() or client.startswith(".") or set(client) & set("/\\"):
+            raise UserError(f"client name {client!r}: names become folders, so leave out slashes and leading dots.")
     if clients is not None and clients != len(names):
         raise UserError(
             f"clients={clients}, but the data has {len(names)} {what}: leave clients out or say {len(names)}."
@@ -403,10 +391,3 @@ def _given_by_data(what: str, names: tuple[str, ...], clients: int | None) -> tu
 
 def _number(text: str) -> int | float:
     return int(text) if text.strip().isdigit() else float(text)
-
-
-def _describe(name: str, key: str, value: Any, message: str) -> str:
-    if key not in PARTITIONS[name].Params.model_fields:
-        allowed = ", ".join(PARTITIONS[name].Params.model_fields) or "none"
-        return f"partition.{key}={value!r} is not a setting of {name!r}; its settings: {allowed}."
-    return f"partition.{key}={value!r}: {message[0].lower()}{message[1:]}."

@@ -82,9 +82,7 @@ class DataSettings(Hyper):
     train_samples: Positive | None = Field(
         None, description="Use at most this many training samples per domain, at random."
     )
-    test_samples: Positive | None = Field(
-        None, description="Use at most this many test samples per domain, at random."
-    )
+    test_samples: Positive | None = Field(None, description="Use at most this many test samples per domain, at random.")
 
     @property
     def names(self) -> list[str]:
@@ -145,12 +143,8 @@ class PartitionSettings(Hyper):
         None, description="dirichlet, quantity: redraw until every client has as many (10)."
     )
     k: Positive | None = Field(None, description="classes: how many classes each client has (2).")
-    shards_per_client: Positive | None = Field(
-        None, description="shards: label-sorted shards each client gets (2)."
-    )
-    clients_per_domain: Positive | None = Field(
-        None, description="domain: clients that share one domain (1)."
-    )
+    shards_per_client: Positive | None = Field(None, description="shards: label-sorted shards each client gets (2).")
+    clients_per_domain: Positive | None = Field(None, description="domain: clients that share one domain (1).")
 
     @property
     def params(self) -> dict[str, Any]:

@@ -50,9 +50,7 @@ class Split:
 
     def save(self, path: str | Path) -> None:
         """One .npz: each part of all clients end to end, with lengths (clients, 4); -1 for the whole test."""
-        lengths = np.array(
-            [[self._stored_length(c, part) for part in _PARTS] for c in self.clients], dtype=np.int64
-        )
+        lengths = np.array([[self._stored_length(c, part) for part in _PARTS] for c in self.clients], dtype=np.int64)
         arrays = {
             "about": pack_json(
                 {
@@ -69,9 +67,7 @@ class Split:
             "public": self.public,
         }
         for column, part in enumerate(_PARTS):
-            pieces = [
-                getattr(c, part) for c, row in zip(self.clients, lengths, strict=True) if row[column] >= 0
-            ]
+            pieces = [getattr(c, part) for c, row in zip(self.clients, lengths, strict=True) if row[column] >= 0]
             arrays[part] = np.concatenate([np.zeros(0, dtype=np.int64), *pieces])
         write_npz(Path(path), arrays)
 
@@ -82,16 +78,12 @@ class Split:
         try:
             about = unpack_json(arrays["about"])
             if about["format"] != FORMAT:
-                raise UserError(
-                    f"{path} is a split of format {about['format']}, this version reads {FORMAT}."
-                )
+                raise UserError(f"{path} is a split of format {about['format']}, this version reads {FORMAT}.")
             test = arrays["all_test"]
             columns = [_cut(arrays[part], arrays["lengths"][:, i], test) for i, part in enumerate(_PARTS)]
             clients = tuple(
                 ClientSplit(client["name"], train, validation, unlabelled, own_test, tuple(client["known"]))
-                for client, train, validation, unlabelled, own_test in zip(
-                    about["clients"], *columns, strict=True
-                )
+                for client, train, validation, unlabelled, own_test in zip(about["clients"], *columns, strict=True)
             )
             roles = (tuple(about["known"]), tuple(about["novel"]), tuple(about["unknown"]))
             return Split(clients, *roles, test, arrays["public"], about["public_from"])
@@ -134,21 +126,17 @@ def make_split(
         test = np.setdiff1d(test, front)
     elif data.public:
         pool = np.union1d(known_rows, novel_rows)
-        public = np.sort(_rng(seed, "public").permutation(pool)[: int(data.public * len(pool))])
+        public = np.sort(_rng(seed, "public").permutation(pool)[: _share(data.public, len(pool))])
         known_rows, novel_rows = np.setdiff1d(known_rows, public), np.setdiff1d(novel_rows, public)
 
     if len(known_rows) < len(names):
-        raise UserError(
-            f"clients={len(names)} is more than the {len(known_rows)} known training samples: take fewer."
-        )
+        raise UserError(f"clients={len(names)} is more than the {len(known_rows)} known training samples: take fewer.")
     labelled = _deal(dataset, known_rows, name, params, len(names), _rng(seed, "deal"))
     pooled = _deal(dataset, novel_rows, name, params, len(names), _rng(seed, "novel"), loose=True)
     tests = _client_tests(dataset, name, labelled, test)
     return Split(
         tuple(
-            _client(
-                dataset, data, client, visible[client], mine, pool, own_test, _rng(seed, f"client {client}")
-            )
+            _client(dataset, data, client, visible[client], mine, pool, own_test, _rng(seed, f"client {client}"))
             for client, mine, pool, own_test in zip(names, labelled, pooled, tests, strict=True)
         ),
         *roles,
@@ -163,9 +151,7 @@ def _partition(dataset: Dataset, text: str | None, params: dict[str, Any]) -> tu
     return name, check_params(name, {**parsed, **params})
 
 
-def _visible_classes(
-    data: DataSettings, names: tuple[str, ...], known: tuple[str, ...]
-) -> dict[str, tuple[str, ...]]:
+def _visible_classes(data: DataSettings, names: tuple[str, ...], known: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """Per client, the known classes whose labels it may see."""
     for client, classes in data.known_by_client.items():
         if client not in names:
@@ -189,8 +175,8 @@ def _client(
     """Hide labels this client may not see, move its share to the pool, and set validation apart."""
     may_see = np.isin(dataset.y_train.numpy()[mine], _ids(dataset.classes, visible))
     order = rng.permutation(mine[may_see])
-    unlabelled, order = np.split(order, [int(data.unlabelled_known * len(order))])
-    validation, train = np.split(order, [int(data.validation * len(order))])
+    unlabelled, order = np.split(order, [_share(data.unlabelled_known, len(order))])
+    validation, train = np.split(order, [_share(data.validation, len(order))])
     unlabelled = np.concatenate([unlabelled, mine[~may_see], pool])
     return ClientSplit(name, np.sort(train), np.sort(validation), np.sort(unlabelled), test, visible)
 
@@ -210,11 +196,9 @@ def _deal(
     labels = dataset.y_train.numpy()[rows]
     entry = PARTITIONS[name]
     if loose:
-        params = entry.loosen(params, len(np.unique(labels)))
+        params = entry.loosen(params, len(np.unique(labels)), clients)
     owners = None if dataset.owner_train is None else dataset.owner_train.numpy()[rows]
-    deals = entry.deal(
-        labels, clients, params, rng, domains=dataset.domain_train.numpy()[rows], owners=owners
-    )
+    deals = entry.deal(labels, clients, params, rng, domains=dataset.domain_train.numpy()[rows], owners=owners)
     return [rows[positions] for positions in deals]
 
 
@@ -237,7 +221,7 @@ def _front_of_test(dataset: Dataset, share: float) -> np.ndarray:
         rows = np.nonzero(domain == number)[0]
         grouped = bool(np.all(np.diff(y[rows]) >= 0))
         groups = [rows[y[rows] == label] for label in np.unique(y[rows])] if grouped else [rows]
-        pieces += [group[: int(share * len(group))] for group in groups]
+        pieces += [group[: _share(share, len(group))] for group in groups]
     return np.sort(np.concatenate(pieces))
 
 
@@ -246,8 +230,7 @@ def _check_filled(dataset: Dataset, names: tuple[str, ...]) -> None:
     for number in _ids(dataset.classes, names):
         if not counts[number]:
             raise UserError(
-                f"class {dataset.classes[number]!r} has no training samples: "
-                "leave it out of data.known and data.novel."
+                f"class {dataset.classes[number]!r} has no training samples: leave it out of data.known and data.novel."
             )
 
 
@@ -266,6 +249,11 @@ def _cut(rows: np.ndarray, lengths: np.ndarray, whole: np.ndarray) -> list[np.nd
     if len(lengths) and ends[-1] != len(rows):
         raise ValueError("lengths and rows disagree")
     return [whole if n < 0 else rows[end - n : end] for n, end in zip(lengths, ends, strict=True)]
+
+
+def _share(fraction: float, count: int) -> int:
+    """The floor of fraction * count, without 0.29 * 100 falling to 28."""
+    return int(fraction * count + 1e-9)
 
 
 def _rng(seed: int, purpose: str) -> np.random.Generator:

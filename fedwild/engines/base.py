@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from fedwild.payload import Payload
@@ -33,7 +32,7 @@ class Job:
     stop: int = 0
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return json.dumps({**vars(self), "step": vars(self.step)}).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Job:
@@ -45,11 +44,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a job: a payload's file, or why there is none."""
+    """What came of a job: where its payload lies in a file, or why there is none."""
 
     job: Job
     path: str | None = None
-    bytes: int = 0
+    offset: int = 0
+    size: int = 0
     seconds: float = 0.0
     state: int | None = None
     """The version of the client's durable state after the job."""
@@ -60,10 +60,14 @@ class Answer:
     def read(self) -> Payload:
         """The payload, decoded and so checked for form."""
         assert self.path is not None
-        return Payload.read(Path(self.path))
+        with open(self.path, "rb", buffering=0) as file:
+            file.seek(self.offset)
+            data = bytearray(self.size)
+            file.readinto(data)
+        return Payload.decode(data)
 
     def to_json(self) -> bytes:
-        return json.dumps({**asdict(self), "job": None}).encode()
+        return json.dumps({**vars(self), "job": None}).encode()
 
     @classmethod
     def from_json(cls, data: bytes, job: Job) -> Answer:

@@ -15,7 +15,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -25,12 +25,24 @@ from fedwild.engines.base import Answer, Job
 from fedwild.engines.site import Site
 from fedwild.protocol import single_thread
 
+# While a job this short is answered and looked at, its worker would stand idle: it gets the next one beforehand.
+SHORT_JOB_SECONDS = 0.05
+
 
 @dataclass
 class Worker:
+    """A process, our end of its pipe, and the jobs it was given and has not answered."""
+
     process: BaseProcess
     pipe: Connection
-    job: Job | None = None
+    jobs: deque[Job] = field(default_factory=deque)
+    room: int = 1
+
+    def give(self, job: Job) -> None:
+        self.jobs.append(job)
+        # A worker that died is noticed when its answer is awaited.
+        with contextlib.suppress(BrokenPipeError):
+            self.pipe.send_bytes(job.to_json())
 
 
 class LocalEngine:
@@ -44,7 +56,9 @@ class LocalEngine:
         # A forked process cannot use CUDA once its parent has; spawning costs an import but is safe.
         forks = on_cpu and "fork" in multiprocessing.get_all_start_methods()
         self._context = multiprocessing.get_context("fork" if forks else "spawn")
-        if not forks:
+        if forks:
+            import_before_fork()
+        else:
             share(site)
         self._workers = [self._start() for _ in range(workers)]
 
@@ -58,41 +72,44 @@ class LocalEngine:
         return Worker(process, ours)
 
     def run(self, jobs: Iterable[Job], started: Callable[[Job], None] = lambda job: None) -> Iterator[Answer]:
-        queue = deque(jobs)
+        queue = iter(jobs)
         if not self._workers:
-            while queue:
-                job = queue.popleft()
+            for job in queue:
                 started(job)
                 yield self._site.execute(job)
             return
         busy: dict[Connection, Worker] = {}
-        idle = list(self._workers)
-        while queue or busy:
-            while queue and idle:
-                worker = idle.pop()
-                worker.job = queue.popleft()
-                started(worker.job)
-                # A worker that died is noticed when its answer is awaited.
-                with contextlib.suppress(BrokenPipeError):
-                    worker.pipe.send_bytes(worker.job.to_json())
+
+        def fill(worker: Worker) -> None:
+            """Hand a worker jobs until it has no more room, or there are none."""
+            while len(worker.jobs) < worker.room and (job := next(queue, None)) is not None:
+                started(job)
+                worker.give(job)
+            if worker.jobs:
                 busy[worker.pipe] = worker
+
+        for worker in self._workers:
+            fill(worker)
+        while busy:
             for ready in wait(list(busy)):
                 assert isinstance(ready, Connection)
-                worker = busy.pop(ready)
-                answer, worker = self._receive(worker)
-                idle.append(worker)
+                answer, worker = self._receive(busy.pop(ready))
+                worker.room = 2 if answer.seconds < SHORT_JOB_SECONDS else 1
+                # The worker goes on while the answer is being looked at.
+                fill(worker)
                 yield answer
 
     def _receive(self, worker: Worker) -> tuple[Answer, Worker]:
-        """A worker's answer; a worker that died is replaced, and its client has failed."""
-        job = worker.job
-        assert job is not None
+        """A worker's answer; a worker that died is replaced, and the client it was at has failed."""
+        job = worker.jobs.popleft()
         try:
             return Answer.from_json(worker.pipe.recv_bytes(), job), worker
         except (EOFError, ConnectionResetError):
             worker.process.join()
             worker.pipe.close()
             fresh = self._start()
+            for waiting in worker.jobs:
+                fresh.give(waiting)
             self._workers[self._workers.index(worker)] = fresh
             return Answer(job, error=f"the worker process died (exit code {worker.process.exitcode})"), fresh
 
@@ -117,6 +134,11 @@ def work(site: Site, pipe: Connection, parent: int) -> None:
                 if os.getppid() != parent:
                     return
             pipe.send_bytes(site.execute(Job.from_json(pipe.recv_bytes())).to_json())
+
+
+def import_before_fork() -> None:
+    """Have torch import here, once, what it would import in every worker at the first step (1.3 s each)."""
+    torch.optim.SGD([torch.zeros(1)], lr=1.0)
 
 
 def die_with_parent() -> None:

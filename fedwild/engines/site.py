@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -36,6 +38,7 @@ class Site:
     outbox: Path
     _payload: tuple[str, Payload] | None = field(default=None, repr=False)
     _predictor: tuple[str, Predictor] | None = field(default=None, repr=False)
+    _file: io.FileIO | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._clients = {client.name: client for client in self.split.clients}
@@ -45,17 +48,28 @@ class Site:
         begin = time.perf_counter()
         try:
             reply, state, notes = self._work(job)
-            path = self.outbox / f"{job.kind}-{job.client or ''}-{job.start}.safetensors"
-            size = reply.write(path, durable=False)
+            path, offset, size = self._post(reply, job)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             return Answer(job, error=reason, traceback=traceback.format_exc(), seconds=time.perf_counter() - begin)
-        return Answer(job, str(path), size, time.perf_counter() - begin, state, notes)
+        return Answer(job, path, offset, size, time.perf_counter() - begin, state, notes)
+
+    def _post(self, reply: Payload, job: Job) -> tuple[str, int, int]:
+        """Append a reply to this process's file of the round: one file, however many clients."""
+        path = str(self.outbox / f"up-{job.step.index}-{job.kind}-{os.getpid()}")
+        if self._file is None or self._file.name != path:
+            if self._file is not None:
+                self._file.close()
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115  (open until the next round)
+        data = reply.encode()
+        offset = self._file.tell()
+        self._file.write(data)
+        return path, offset, len(data)
 
     def _work(self, job: Job) -> tuple[Payload, int | None, list[str]]:
         if job.kind == "local":
             client = self.client(job)
-            before = client.state.encode()
+            before = client.state.encode() if job.state is not None else b""
             rng = Rng(self.seed).child(job.step.phase, job.step.round, client.name)
             rng.seed_torch("layers")
             reply = self.method.local(self._read(job.payload), client, rng)
@@ -75,37 +89,35 @@ class Site:
         assert job.client is not None
         split = self._clients[job.client]
         ids = {name: i for i, name in enumerate(job.classes)}
-        train, seen = self._labelled(split.train, ids)
-        validation, _ = self._labelled(split.validation, ids)
-        unlabelled = samples_of(self.dataset, split.unlabelled, "train", {}, self.data)
-        state = self.state_file(job.client, job.state) if job.state is not None else None
+
+        def view(part: str) -> Samples:
+            rows = getattr(split, part)
+            samples = samples_of(self.dataset, rows, "train", {} if part == "unlabelled" else ids, self.data)
+            if part == "unlabelled" or not len(rows) or int(samples.y.min()) >= 0:
+                return samples
+            return samples.take(torch.nonzero(samples.y >= 0).flatten())
+
         return Client(
             name=job.client,
             task=self.task,
             step=job.step,
             classes=job.classes,
-            labels=seen,
-            train=train,
-            validation=validation,
-            unlabelled=unlabelled,
-            state=Payload.read(state) if state else Payload(),
+            view=view,
+            labels=self._label_names(split.train),
+            state=Payload() if job.state is None else Payload.read(self.state_file(job.client, job.state)),
         )
 
-    def _labelled(self, index: np.ndarray, ids: dict[str, int]) -> tuple[Samples, tuple[str, ...]]:
-        """The samples of classes the server knows, and the names of all classes among them."""
-        present = torch.unique(self.dataset.y_train[torch.as_tensor(index, dtype=torch.int64)])
-        names = tuple(self.dataset.classes[int(c)] for c in present)
-        samples = samples_of(self.dataset, index, "train", ids, self.data)
-        if all(name in ids for name in names):
-            return samples, names
-        return samples.take(torch.nonzero(samples.y >= 0).flatten()), names
+    def _label_names(self, rows: np.ndarray) -> tuple[str, ...]:
+        """The names of the classes among these training rows."""
+        counts = np.bincount(self.dataset.y_train.numpy()[rows], minlength=len(self.dataset.classes))
+        return tuple(name for name, count in zip(self.dataset.classes, counts, strict=True) if count)
 
     def state_file(self, client: str, version: int) -> Path:
         return self.states / client / f"{version:06d}.safetensors"
 
-    def _keep(self, client: Client, before: bytearray, job: Job) -> int | None:
+    def _keep(self, client: Client, before: bytes, job: Job) -> int | None:
         """Write the client's state as a new version if the method changed it; old versions stay until committed."""
-        if client.state.encode() == before:
+        if not (client.state.tensors or client.state.info or before) or client.state.encode() == before:
             return job.state
         path = self.state_file(client.name, job.step.index)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,4 +154,3 @@ def predict(predictor: Predictor, samples: Samples, device: str) -> Prediction:
     if not unknown:
         return Prediction(torch.empty(0, 0), torch.empty(0, dtype=torch.float64))
     return Prediction(torch.cat(logits), torch.cat(unknown))
-

@@ -34,6 +34,7 @@ class FedAvg(Method):
         rounds: int = Field(10, ge=1, description="communication rounds")
 
     composes = ("objective", "correction", "score")
+    digits = {"method": {"rounds": 20, "epochs": 3, "batch_size": 16}}
     objective: Objective
     correction: Correction
     score: Score

@@ -24,6 +24,7 @@ class LocalOnly(OneShot):
         epochs: int = Field(20, ge=0, description="passes over the client's own data")
 
     personal = True
+    digits = {"method": {"epochs": 60, "batch_size": 16}}
     params: Params
 
     def predictor(self, server: Server, client: Client | None = None) -> Predictor:

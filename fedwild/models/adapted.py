@@ -17,9 +17,7 @@ class AdaptedNetwork(Network):
     embedding. State-dict keys are `features.module.*` and `head.*`. Its layer graph is unknown.
     """
 
-    def __init__(
-        self, name: str, module: nn.Module, input_shape: Shape, outputs: int, bias: bool = True
-    ) -> None:
+    def __init__(self, name: str, module: nn.Module, input_shape: Shape, outputs: int, bias: bool = True) -> None:
         head = _find_head(name, module, input_shape)
         features = FeatureExtractor(_with_tap(module, head))
         super().__init__(name, input_shape, {"features": features}, head.in_features, outputs, bias)
@@ -61,9 +59,7 @@ def _find_head(name: str, module: nn.Module, input_shape: Shape) -> nn.Linear:
     """The linear layer that gives the module's output, found by a trial run on two inputs."""
     calls: list[tuple[str, nn.Linear, Tensor, Tensor]] = []
     hooks = [
-        part.register_forward_hook(
-            lambda part, args, output, path=path: calls.append((path, part, args[0], output))
-        )
+        part.register_forward_hook(lambda part, args, output, path=path: calls.append((path, part, args[0], output)))
         for path, part in module.named_modules()
         if isinstance(part, nn.Linear)
     ]
@@ -75,9 +71,7 @@ def _find_head(name: str, module: nn.Module, input_shape: Shape) -> nn.Linear:
         for hook in hooks:
             hook.remove()
     if not calls:
-        raise UserError(
-            f"model.name {name!r} never runs its nn.Linear layers; the last one would be the head."
-        )
+        raise UserError(f"model.name {name!r} never runs its nn.Linear layers; the last one would be the head.")
     path, head, features, logits = calls[-1]
     called_once = sum(call[1] is head for call in calls) == 1
     if not (called_once and features.dim() == 2 and _is_result(output, logits)):
@@ -99,8 +93,7 @@ def _trial_run(name: str, module: nn.Module, input_shape: Shape) -> Tensor:
         return module(values.reshape(2, *input_shape))
     except Exception as error:
         raise UserError(
-            f"model.name {name!r} does not take inputs of shape {input_shape}: "
-            f"{type(error).__name__}: {error}"
+            f"model.name {name!r} does not take inputs of shape {input_shape}: {type(error).__name__}: {error}"
         ) from error
     finally:
         for part, training in modes:

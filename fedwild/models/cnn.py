@@ -72,11 +72,7 @@ def vgg_9(input_shape: Shape, outputs: int, bias: bool, params: NoParams) -> Net
 
 
 ENTRIES = (
-    ModelEntry(
-        "simple-cnn", "Two 5x5 convolutions and two dense layers (FedOV); 44 k.", NoParams, simple_cnn
-    ),
-    ModelEntry(
-        "digit-cnn", "Three 5x5 convolutions, two dense layers, BN (FedPD); 14 M.", NoParams, digit_cnn
-    ),
+    ModelEntry("simple-cnn", "Two 5x5 convolutions and two dense layers (FedOV); 44 k.", NoParams, simple_cnn),
+    ModelEntry("digit-cnn", "Three 5x5 convolutions, two dense layers, BN (FedPD); 14 M.", NoParams, digit_cnn),
     ModelEntry("vgg-9", "Six 3x3 convolutions and two dense layers, without BN; 3.5 M.", NoParams, vgg_9),
 )

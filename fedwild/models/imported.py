@@ -16,9 +16,7 @@ from fedwild.models.network import Network
 from fedwild.models.shapes import Shape
 
 
-def build_imported(
-    path: str, input_shape: Shape, outputs: int, bias: bool, params: Mapping[str, Any]
-) -> Network:
+def build_imported(path: str, input_shape: Shape, outputs: int, bias: bool, params: Mapping[str, Any]) -> Network:
     """Call what `path` names and make a Network with `outputs` classes of the result."""
     factory = _load(path)
     arguments = _arguments(path, factory, {"input_shape": input_shape, "outputs": outputs}, params)
@@ -48,9 +46,7 @@ def _load(path: str) -> Callable[..., Any]:
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise UserError(
-                f"model.name {path!r}: {part!r} is not in {module_name!r}; give a class or function there."
-            )
+            raise UserError(f"model.name {path!r}: {part!r} is not in {module_name!r}; give a class or function there.")
         found = getattr(found, part)
     if not callable(found):
         raise UserError(f"model.name {path!r} must name a class or function, not a {type(found).__name__}.")
@@ -64,9 +60,7 @@ def _arguments(
     try:
         signature = inspect.signature(factory).parameters.values()
     except ValueError as error:
-        raise UserError(
-            f"model.name {path!r} has no signature; name a class or function in Python."
-        ) from error
+        raise UserError(f"model.name {path!r} has no signature; name a class or function in Python.") from error
     by_name = [p for p in signature if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature)
     names = {p.name for p in by_name}

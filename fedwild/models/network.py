@@ -65,9 +65,7 @@ class Network(nn.Module):
     def set_head(self, outputs: int, bias: bool = True) -> None:
         """Put a freshly initialised head of `outputs` classes in place; its parameters are new objects."""
         like = self.head.weight
-        self.head = nn.Linear(
-            self.embedding_dim, _at_least_one(outputs), bias, device=like.device, dtype=like.dtype
-        )
+        self.head = nn.Linear(self.embedding_dim, _at_least_one(outputs), bias, device=like.device, dtype=like.dtype)
 
     @torch.no_grad()
     def grow_head(self, outputs: int, rows: Tensor | None = None) -> None:
@@ -82,8 +80,7 @@ class Network(nn.Module):
             raise UserError(f"A head of {old.out_features} outputs cannot shrink to {outputs}.")
         if rows is not None and rows.shape != (new, self.embedding_dim):
             raise UserError(
-                f"Growing the head by {new} needs rows of shape {(new, self.embedding_dim)}, "
-                f"not {tuple(rows.shape)}."
+                f"Growing the head by {new} needs rows of shape {(new, self.embedding_dim)}, not {tuple(rows.shape)}."
             )
         if new == 0:
             return

@@ -19,9 +19,7 @@ from fedwild.models.spatial import GlobalAveragePool, conv, init_convolutions, m
 class ResNetParams(Hyper):
     """Settings of the residual networks."""
 
-    width: int = Field(
-        default=64, ge=1, description="Channels of the stem; the stages have 1, 2, 4, 8 times it."
-    )
+    width: int = Field(default=64, ge=1, description="Channels of the stem; the stages have 1, 2, 4, 8 times it.")
     stem: Literal["auto", "small", "large"] = Field(
         default="auto",
         description="small: 3x3, stride 1; large: 7x7, stride 2, max-pool; auto: small for sides below 96.",
@@ -139,9 +137,7 @@ def _stem(dims: int, input_shape: Shape, params: ResNetParams) -> nn.Sequential:
     return stem
 
 
-def _entry(
-    name: str, summary: str, blocks: tuple[int, ...], bottleneck: bool = False, dims: int = 2
-) -> ModelEntry:
+def _entry(name: str, summary: str, blocks: tuple[int, ...], bottleneck: bool = False, dims: int = 2) -> ModelEntry:
     make = partial(resnet, name=name, blocks=blocks, bottleneck=bottleneck, dims=dims)
     return ModelEntry(name, summary, ResNetParams, make)
 

@@ -23,7 +23,5 @@ def check_spatial(model: str, shape: Shape, dims: int, smallest: int = 1) -> Non
 def flat_size(model: str, shape: Shape) -> int:
     """The number of values in one input, of any shape but an empty one."""
     if not shape or min(shape) < 1:
-        raise UserError(
-            f"model.name {model!r} takes feature vectors (d,) or images, not inputs of shape {shape}."
-        )
+        raise UserError(f"model.name {model!r} takes feature vectors (d,) or images, not inputs of shape {shape}.")
     return math.prod(shape)

@@ -18,9 +18,7 @@ from fedwild.models.spatial import GlobalAveragePool, conv, init_convolutions, n
 class WideResNetParams(Hyper):
     """Settings of the wide residual networks."""
 
-    dropout: float = Field(
-        default=0.0, ge=0.0, lt=1.0, description="Dropout between a block's two convolutions."
-    )
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="Dropout between a block's two convolutions.")
 
 
 class WideBlock(nn.Module):

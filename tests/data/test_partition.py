@@ -29,7 +29,7 @@ def deal(name: str, labels: np.ndarray, clients: int, seed: int = 0, **params: A
 
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[np.ndarray, int]:
-    """Labels of 1 to 7 classes with gaps in their numbering, and 1 to 12 clients, at least one sample each."""
+    """Labels of 1 to 7 classes with gaps in their numbering, and 1 to 12 clients with a sample each."""
     classes, clients = draw(st.integers(1, 7)), draw(st.integers(1, 12))
     count = draw(st.integers(max(classes, clients), 200))
     seed = draw(st.integers(0, 1000))
@@ -42,7 +42,7 @@ def assert_complete(parts: list[np.ndarray], labels: np.ndarray, clients: int) -
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(worlds(), st.sampled_from(["iid", "shards", "dirichlet", "quantity"]), st.integers(0, 99))
 def test_every_sample_goes_to_exactly_one_client(world: tuple[np.ndarray, int], name: str, seed: int) -> None:
     labels, clients = world
@@ -53,7 +53,7 @@ def test_every_sample_goes_to_exactly_one_client(world: tuple[np.ndarray, int], 
     assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(worlds(), st.data())
 def test_classes_gives_k_classes_each_starting_with_i_mod_k_and_cuts_classes_equally(
     world: tuple[np.ndarray, int], data: st.DataObject
@@ -83,11 +83,9 @@ def test_classes_other_than_the_first_are_drawn_evenly() -> None:
     assert partners[1:].min() > 15  # 33 expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(worlds(), st.sampled_from([0.01, 0.1, 0.5, 5.0]), st.integers(0, 99))
-def test_a_client_with_its_fair_share_gets_no_more(
-    world: tuple[np.ndarray, int], beta: float, seed: int
-) -> None:
+def test_a_client_with_its_fair_share_gets_no_more(world: tuple[np.ndarray, int], beta: float, seed: int) -> None:
     labels, clients = world
     parts = deal("dirichlet", labels, clients, seed, beta=beta, min_samples=0)
     fair, held = len(labels) / clients, [0] * clients
@@ -136,7 +134,7 @@ def test_dirichlet_lowers_the_minimum_when_there_are_too_few_samples() -> None:
 
 def test_dirichlet_gives_up_with_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedwild.data.partition.REDRAWS", 20)
-    with pytest.raises(UserError, match=r"partition\.min_samples=10: 20 draws .* best"):
+    with pytest.raises(UserError, match=r"partition\.min_samples=10: 20 draws .*best: 0"):
         deal("dirichlet", np.repeat(np.arange(2), 50), 10, beta=0.01)
 
 
@@ -208,8 +206,8 @@ def test_wrong_partition_texts(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "params", "message"),
     [
-        ("classes", {"k": 0}, r"partition\.k=0"),
-        ("dirichlet", {"beta": -1.0}, r"partition\.beta=-1\.0"),
+        ("classes", {"k": 0}, r"partition\.k = 0 is not allowed"),
+        ("dirichlet", {"beta": -1.0}, r"partition\.beta = -1\.0 is not allowed"),
         ("iid", {"beta": 1.0}, r"partition\.beta=1\.0 is not a setting of 'iid'"),
         ("dirichlet", {"betta": 1.0}, "its settings: beta, min_samples"),
     ],

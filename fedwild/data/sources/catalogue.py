@@ -38,9 +38,7 @@ class DataEntry:
 
 def _idx(base: str, *md5: str) -> tuple[Download, ...]:
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return tuple(
-        Download(f"{base}{name}-ubyte.gz", f"{name}-ubyte.gz", m) for name, m in zip(names, md5, strict=True)
-    )
+    return tuple(Download(f"{base}{name}-ubyte.gz", f"{name}-ubyte.gz", m) for name, m in zip(names, md5, strict=True))
 
 
 def _one(url: str, file: str, md5: str) -> Download:
@@ -52,9 +50,7 @@ def _zenodo(file: str, md5: str) -> tuple[Download, ...]:
 
 
 _ENTRIES = (
-    DataEntry(
-        "digits", "8x8 handwritten digits, embedded", (1, 8, 8), DIGITS, 10, 1346, 451, "CC BY 4.0 (UCI)"
-    ),
+    DataEntry("digits", "8x8 handwritten digits, embedded", (1, 8, 8), DIGITS, 10, 1346, 451, "CC BY 4.0 (UCI)"),
     DataEntry(
         "mnist",
         "handwritten digits",
@@ -188,9 +184,7 @@ _ENTRIES = (
         10000,
         "backgrounds for non-commercial research only",
     ),
-    DataEntry(
-        "synth-digits", "rendered digits on noise", (3, 32, 32), DIGITS, 10, 479400, 9553, "no licence stated"
-    ),
+    DataEntry("synth-digits", "rendered digits on noise", (3, 32, 32), DIGITS, 10, 479400, 9553, "no licence stated"),
     DataEntry(
         "blood-mnist",
         "blood cells under the microscope (MedMNIST)",

@@ -95,7 +95,7 @@ def from_svhn(files: Sequence[Path]) -> Arrays:
             content = loadmat(file)
             arrays[f"x_{part}"] = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2))
             arrays[f"y_{part}"] = (content["y"].reshape(-1) % 10).astype(np.uint8)
-        except (OSError, ValueError, KeyError, TypeError, NotImplementedError, zlib.error) as problem:
+        except (OSError, ValueError, LookupError, TypeError, NotImplementedError, zlib.error) as problem:
             raise _broken(file, problem) from None
     return arrays
 
@@ -141,13 +141,8 @@ def from_tiny_imagenet(files: Sequence[Path]) -> Arrays:
         with zipfile.ZipFile(files[0]) as archive:
             root = "tiny-imagenet-200/"
             ids = archive.read(root + "wnids.txt").decode().split()
-            train = sorted(
-                name for name in archive.namelist() if name.startswith(root + "train/") and _is_jpeg(name)
-            )
-            notes = [
-                line.split("\t")
-                for line in archive.read(root + "val/val_annotations.txt").decode().splitlines()
-            ]
+            train = sorted(name for name in archive.namelist() if name.startswith(root + "train/") and _is_jpeg(name))
+            notes = [line.split("\t") for line in archive.read(root + "val/val_annotations.txt").decode().splitlines()]
             label = {wnid: number for number, wnid in enumerate(ids)}
             return {
                 "x_train": _jpegs(archive, train),
@@ -176,19 +171,14 @@ def _jpegs(archive: zipfile.ZipFile, names: list[str]) -> np.ndarray:
 def _word_names(ids: list[str], words: str) -> list[str]:
     """The first English word of each WordNet id; the id itself where that word is not unique."""
     first = {
-        wnid: names.split(",")[0].strip()
-        for wnid, _, names in (line.partition("\t") for line in words.splitlines())
+        wnid: names.split(",")[0].strip() for wnid, _, names in (line.partition("\t") for line in words.splitlines())
     }
     names = [first.get(wnid) or wnid for wnid in ids]
-    return [
-        name if names.count(name) == 1 else f"{name} ({wnid})" for name, wnid in zip(names, ids, strict=True)
-    ]
+    return [name if names.count(name) == 1 else f"{name} ({wnid})" for name, wnid in zip(names, ids, strict=True)]
 
 
 def _broken(file: Path, problem: Exception) -> UserError:
-    return UserError(
-        f"{file} is not the official file it should be ({problem}): remove it to fetch it again."
-    )
+    return UserError(f"{file} is not the official file it should be ({problem}): remove it to fetch it again.")
 
 
 CONVERTERS: dict[str, Callable[[Sequence[Path]], Arrays]] = {

@@ -19,9 +19,7 @@ def load_csv(path: Path, size: int | None, channels: int | None) -> Raw:
             reader.fieldnames = columns
             missing = [name for name in ("path", "label") if name not in columns]
             if missing:
-                raise UserError(
-                    f"{path} has no column {' and '.join(missing)}; it has {', '.join(columns) or 'none'}."
-                )
+                raise UserError(f"{path} has no column {' and '.join(missing)}; it has {', '.join(columns) or 'none'}.")
             items = [_item(path, number, row) for number, row in enumerate(reader, start=2)]
     except (UnicodeDecodeError, csv.Error) as problem:
         raise UserError(f"{path} cannot be read as CSV: {problem}.") from None

@@ -30,7 +30,6 @@ def download(
     pause: float = 1.0,
 ) -> Path:
     """Fetch `url` to `target` through `target.part`; a cut connection or an earlier .part is continued."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     for attempt in range(ATTEMPTS):
         try:
@@ -43,15 +42,12 @@ def download(
         except (OSError, http.client.HTTPException) as problem:
             last = problem
         if attempt == ATTEMPTS - 1 or isinstance(getattr(last, "reason", None), socket.gaierror):
-            raise UserError(
-                f"{url} cannot be fetched ({_reason(last)}); what came is kept in {part} to go on from."
-            )
+            kept = f"; what came is kept in {part} to go on from" if part.exists() else ""
+            raise UserError(f"{url} cannot be fetched ({_reason(last)}){kept}.")
         time.sleep(pause * 2**attempt)
     if md5 and _md5(part) != md5:
         part.unlink()
-        raise UserError(
-            f"{url} came with another checksum than the published one (md5 {md5}); it was thrown away."
-        )
+        raise UserError(f"{url} came with another checksum than the published one (md5 {md5}); it was thrown away.")
     os.replace(part, target)
     return target
 
@@ -76,6 +72,7 @@ def _fetch(url: str, part: Path, name: str, progress: Progress | None, timeout: 
         have = have if resumed else 0
         length = answer.headers.get("Content-Length")
         total = have + int(length) if length else None
+        part.parent.mkdir(parents=True, exist_ok=True)
         with part.open("ab" if resumed else "wb") as file:
             while block := answer.read(_BLOCK):
                 file.write(block)

@@ -21,9 +21,7 @@ def load_folder(root: Path, size: int | None, channels: int | None) -> Raw:
     """Read every image below `root`."""
     found = _images_below(root)
     if not found:
-        raise UserError(
-            f"{root} holds no images: put them in one folder per class, such as {root}/cat/1.png."
-        )
+        raise UserError(f"{root} holds no images: put them in one folder per class, such as {root}/cat/1.png.")
     topmost = {folders[0] if folders else "" for folders, _ in found}
     parted = topmost <= _PARTS
     items = [_item(root, folders, file, parted) for folders, file in found]
@@ -70,8 +68,6 @@ def _item(root: Path, folders: tuple[str, ...], file: Path, parted: bool) -> Ite
 def _refuse_empty_classes(root: Path, items: list[Item]) -> None:
     """A class folder without images is more likely a mistake than a wish."""
     filled = {parent for item in items for parent in item.file.parents}
-    for folder in sorted(
-        path for path in {item.file.parent.parent for item in items} for path in path.iterdir()
-    ):
+    for folder in sorted(path for path in {item.file.parent.parent for item in items} for path in path.iterdir()):
         if folder.is_dir() and not folder.name.startswith(".") and folder not in filled:
             raise UserError(f"{folder} holds no images: fill this class's folder or remove it.")

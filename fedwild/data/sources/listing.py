@@ -28,9 +28,7 @@ def load_items(items: Sequence[Item], domain: str, size: int | None, channels: i
     classes = tuple(sorted({item.label for item in items}))
     owners = tuple(sorted({item.owner for item in items if item.owner}))
     if owners and not all(item.owner for item in items):
-        raise UserError(
-            f"{domain}: some images belong to a client and some to none; give all or none a client."
-        )
+        raise UserError(f"{domain}: some images belong to a client and some to none; give all or none a client.")
     x = read_images([item.file for item in items], size, channels)
     y = np.array([classes.index(item.label) for item in items], dtype=np.int64)
     owner = np.array([owners.index(item.owner) for item in items], dtype=np.int64) if owners else None
@@ -40,6 +38,4 @@ def load_items(items: Sequence[Item], domain: str, size: int | None, channels: i
         return Raw(whole, None, classes, (domain,), owners)
     if held_out.all():
         raise UserError(f"{domain}: all images are test images; there is nothing to train on.")
-    return Raw(
-        whole.rows(np.nonzero(~held_out)[0]), whole.rows(np.nonzero(held_out)[0]), classes, (domain,), owners
-    )
+    return Raw(whole.rows(np.nonzero(~held_out)[0]), whole.rows(np.nonzero(held_out)[0]), classes, (domain,), owners)

@@ -63,12 +63,10 @@ def _load_path(name: str, settings: DataSettings) -> Raw:
     if path.is_file() and reader:
         return reader()
     if path.is_file():
-        raise UserError(
-            f"data.name={name!r}: cannot read this kind of file; give an image folder, a .npz or a .csv."
-        )
+        raise UserError(f"data.name={name!r}: cannot read this kind of file; give an image folder, a .npz or a .csv.")
     if reader or "/" in name or "\\" in name or name.startswith((".", "~")):
         raise UserError(f"data.name={name!r}: there is no such file or folder.")
-    raise unknown_name("data.name:", name, DATASETS)
+    raise unknown_name("data.name: data set or path", name, DATASETS)
 
 
 def _subsample(raw: Raw, settings: DataSettings, rng: np.random.Generator) -> Raw:

@@ -39,9 +39,7 @@ def load_npz(path: Path, domain: str, classes: tuple[str, ...] = ()) -> Raw:
         made[part] = Part(x, y, domain_of.get(part, np.zeros(len(y), dtype=np.int64)), owner_of.get(part))
     if "test" in made and made["test"].x.shape[1:] != made["train"].x.shape[1:]:
         shapes = [tuple(made[part].x.shape[1:]) for part in ("train", "test")]
-        raise UserError(
-            f"{path}: training samples have shape {shapes[0]}, test samples {shapes[1]}; make them equal."
-        )
+        raise UserError(f"{path}: training samples have shape {shapes[0]}, test samples {shapes[1]}; make them equal.")
     return Raw(made["train"], made.get("test"), names, domains or (domain,), owners)
 
 
@@ -81,9 +79,7 @@ def _labels(
     if given:
         return given, numbers
     found = np.unique(np.concatenate(numbers))
-    return tuple(str(number) for number in found), [
-        np.searchsorted(found, y).astype(np.int64) for y in numbers
-    ]
+    return tuple(str(number) for number in found), [np.searchsorted(found, y).astype(np.int64) for y in numbers]
 
 
 def _sorted_names(values: list[np.ndarray]) -> tuple[str, ...]:

@@ -37,20 +37,19 @@ def prepare(name: str, progress: Progress | None = None, keep_downloads: bool = 
     entry = DATASETS[name]
     target = data_folders()[0] / f"{name}.npz"
     if not entry.downloads:
-        raise UserError(
-            f"data.name={name!r} has no official file to download: {_put_it_there(entry, target)}"
-        )
-    folder = target.parent / "downloads" / name
+        raise UserError(f"data.name={name!r} has no official file to download: {_put_it_there(entry, target)}")
+    folder = target.parent / f"{name}-download"
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         for file in entry.downloads:
             if not (folder / file.file).is_file():
                 download(file.url, folder / file.file, file.md5, progress)
+        files = [folder / file.file for file in entry.downloads]
+        write_npz(target, CONVERTERS[name](files))
+    except OSError as problem:
+        raise UserError(f"data.name={name!r}: {target.parent} cannot be written ({problem}).") from None
     except UserError as problem:
-        raise UserError(
-            f"data.name={name!r} is not prepared: {problem} Or {_put_it_there(entry, target)}"
-        ) from None
-    files = [folder / file.file for file in entry.downloads]
-    write_npz(target, CONVERTERS[name](files))
+        raise UserError(f"data.name={name!r} is not prepared: {problem} Or {_put_it_there(entry, target)}") from None
     if not keep_downloads:
         for path in files:
             path.unlink()

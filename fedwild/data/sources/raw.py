@@ -39,11 +39,13 @@ class Raw:
 
 
 def with_test(raw: Raw, fraction: float, name: str) -> Raw:
-    """Give a source without test data a fixed test split, stratified by owner, domain and class."""
+    """Give a source without test data a fixed test split, stratified by owner (if it can be), domain and class."""
     if raw.test is not None:
         return raw
     owner = np.zeros(len(raw.train.y), dtype=np.int64) if raw.train.owner is None else raw.train.owner
     test_rows = stratified_test(fraction, owner, raw.train.domain, raw.train.y)
+    if len(test_rows) < fraction * len(owner) / 2:  # owners with a few samples per class would have no test data
+        test_rows = stratified_test(fraction, raw.train.domain, raw.train.y)
     if not len(test_rows):
         raise UserError(
             f"{name} has too few samples per class to set test data apart with "

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from fedwild.data import DataSettings
+from fedwild.data.classes import choose_classes
+from fedwild.errors import UserError
+
+TEN = tuple(str(digit) for digit in range(10))
+
+
+def choose(name: str = "mnist", **settings: object) -> tuple[str, str, str]:
+    """Known, novel and unknown as strings of digits."""
+    roles = choose_classes(TEN, name, DataSettings(**settings))  # type: ignore[arg-type]
+    return tuple("".join(names) for names in roles)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, ("0123456789", "", "")),
+        ({"name": "digits"}, ("012345", "", "6789")),
+        ({"name": "digits", "novel": 2}, ("012345", "67", "89")),
+        ({"name": "digits", "known": "all"}, ("0123456789", "", "")),
+        ({"known": 4}, ("0123", "", "456789")),
+        ({"known": 4, "novel": 3}, ("0123", "456", "789")),
+        ({"known": 4, "unknown": 2}, ("0123", "", "45")),
+        ({"novel": 3}, ("0123456", "789", "")),
+        ({"unknown": 3}, ("0123456", "", "789")),
+        ({"novel": ["0", "1"]}, ("23456789", "01", "")),
+        ({"known": ["9", "1"], "novel": 2}, ("91", "02", "345678")),
+        ({"known": [9, 1], "unknown": []}, ("91", "", "")),
+        ({"known": 3, "novel": ["0"], "unknown": ["1"]}, ("234", "0", "1")),
+    ],
+)
+def test_roles(settings: dict[str, object], expected: tuple[str, str, str]) -> None:
+    name = str(settings.pop("name", "mnist"))
+    assert choose(name, **settings) == expected
+
+
+def test_class_seed_chooses_at_random_and_reproducibly() -> None:
+    first = choose(known=5, novel=2, class_seed=1)
+    assert first == choose(known=5, novel=2, class_seed=1)
+    assert len({choose(known=5, novel=2, class_seed=seed) for seed in range(8)}) > 4
+    assert sorted("".join(first)) == list(TEN)
+    assert list(first[0]) == sorted(first[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"known": ["cat"]}, r"data\.known: class 'cat' is not known"),
+        ({"known": ["1"], "novel": ["1"]}, r"class '1' is both in data\.known and in data\.novel"),
+        ({"novel": ["1"], "unknown": ["1"]}, r"both in data\.novel and in data\.unknown"),
+        ({"known": 11}, r"data\.known=11: together more than the 10"),
+        ({"known": 6, "novel": 5}, r"data\.known=6, data\.novel=5"),
+        ({"known": "all", "novel": 1}, r"data\.novel=1"),
+        ({"novel": 6, "unknown": 4}, "leave no class to be known"),
+    ],
+)
+def test_impossible_wishes_are_errors(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        choose(**settings)

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedwild.data import Dataset, DataSettings, load, make_split
+from fedwild.errors import UserError
+from tests.data.helpers import write_image
+
+
+def load_path(path: Path, **settings: Any) -> Dataset:
+    return load(DataSettings(name=str(path), **settings))
+
+
+def fill(root: Path, *folders: str, count: int = 5) -> Path:
+    """`count` images in each of these folders, the n-th of value 10 n."""
+    for folder in folders:
+        for number in range(count):
+            write_image(root / folder / f"{number}.png", value=10 * number)
+    return root
+
+
+def test_a_folder_per_class_gets_a_fixed_stratified_test_split(tmp_path: Path) -> None:
+    root = fill(tmp_path / "pets", "cat", "dog")
+    (root / "cat" / "notes.txt").write_text("not an image")
+    write_image(root / ".hidden" / "x" / "1.png")
+    dataset = load_path(root)
+    assert dataset.classes == ("cat", "dog")
+    assert dataset.domains == ("pets",)
+    assert dataset.input_shape == (3, 5, 6)
+    assert torch.bincount(dataset.y_train).tolist() == [4, 4]
+    assert torch.bincount(dataset.y_test).tolist() == [1, 1]
+    again = load(DataSettings(name=str(root)), seed=99)
+    assert torch.equal(dataset.x_test, again.x_test)
+
+
+def test_train_and_test_folders_are_kept_apart(tmp_path: Path) -> None:
+    fill(tmp_path, "train/cat", "train/dog")
+    fill(tmp_path, "test/cat", count=2)
+    dataset = load_path(tmp_path)
+    assert (len(dataset.y_train), dataset.y_test.tolist()) == (10, [0, 0])
+
+
+def test_a_folder_per_client_names_the_owners(tmp_path: Path) -> None:
+    fill(tmp_path, "ward-1/sick", "ward-1/well", "ward-2/sick")
+    dataset = load_path(tmp_path)
+    assert dataset.owners == ("ward-1", "ward-2")
+    assert dataset.classes == ("sick", "well")
+    assert dataset.owner_train is not None
+    assert torch.bincount(dataset.owner_train).tolist() == [8, 4]
+    split = make_split(dataset, DataSettings())
+    assert [(c.name, len(c.train), len(c.test)) for c in split.clients] == [("ward-1", 8, 2), ("ward-2", 4, 1)]
+
+
+def test_owners_with_few_samples_per_class_share_a_test_split(tmp_path: Path) -> None:
+    fill(tmp_path, *(f"owner{number}/cat" for number in range(10)), count=2)
+    dataset = load_path(tmp_path)
+    assert (len(dataset.y_train), len(dataset.y_test)) == (16, 4)
+
+
+def test_a_clients_folder_may_hold_train_and_test(tmp_path: Path) -> None:
+    fill(tmp_path, "ann/train/cat", "bob/train/dog")
+    fill(tmp_path, "ann/test/cat", count=2)
+    dataset = load_path(tmp_path)
+    assert dataset.owners == ("ann", "bob")
+    assert (len(dataset.y_train), len(dataset.y_test)) == (10, 2)
+
+
+def test_train_and_test_may_hold_clients(tmp_path: Path) -> None:
+    fill(tmp_path, "train/ann/cat", "train/bob/dog", "test/bob/dog")
+    dataset = load_path(tmp_path)
+    assert dataset.owners == ("ann", "bob")
+    assert dataset.owner_test is not None
+    assert set(dataset.owner_test.tolist()) == {1}
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "jpeg", "bmp", "tif", "webp", "PNG"])
+def test_usual_image_kinds_are_read(tmp_path: Path, suffix: str) -> None:
+    for number in range(4):
+        write_image(tmp_path / "grey" / f"{number}.{suffix}", mode="L", value=200)
+    dataset = load_path(tmp_path, channels=1)
+    assert dataset.input_shape == (1, 5, 6)
+    assert (dataset.x_train.int() - 200).abs().max() <= 3
+
+
+def test_grey_images_stay_grey_and_mixed_ones_become_colour(tmp_path: Path) -> None:
+    for number in range(4):
+        write_image(tmp_path / "a" / f"{number}.png", mode="L")
+    assert load_path(tmp_path).input_shape[0] == 1
+    write_image(tmp_path / "a" / "5.png", mode="RGB")
+    assert load_path(tmp_path).input_shape[0] == 3
+
+
+def test_sixteen_bit_grey_keeps_its_high_byte(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for number in range(3):
+        Image.fromarray(np.full((4, 4), 200 * 256 + 7, dtype=np.uint16)).save(tmp_path / "a" / f"{number}.png")
+    assert set(load_path(tmp_path).x_train.unique().tolist()) == {200}
+
+
+def test_size_brings_different_images_to_one_size(tmp_path: Path) -> None:
+    for number in range(4):
+        write_image(tmp_path / "a" / f"{number}.png", size=(4 + number, 9), value=77)
+    with pytest.raises(UserError, match=r"1\.png is 5x9 pixels but .*0\.png is 4x9: set data\.size"):
+        load_path(tmp_path)
+    dataset = load_path(tmp_path, size=8)
+    assert dataset.input_shape == (3, 8, 8)
+    assert set(dataset.x_train.unique().tolist()) == {77}
+
+
+def test_folder_problems_name_the_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no images: put them in one folder per class"):
+        load_path(tmp_path)
+    root = fill(tmp_path / "pets", "cat")
+    (root / "dog").mkdir()
+    with pytest.raises(UserError, match="dog holds no images"):
+        load_path(root)
+    write_image(root / "dog" / "deeper" / "1.png")
+    with pytest.raises(UserError, match="lies at another depth"):
+        load_path(root)
+    bad = fill(tmp_path / "bad", "cat") / "cat" / "2.png"
+    bad.write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"cat/2\.png cannot be read as an image"):
+        load_path(tmp_path / "bad")
+    write_image(bad, size=(60, 60))
+    bad.write_bytes(bad.read_bytes()[:60])
+    with pytest.raises(UserError, match=r"cat/2\.png cannot be read as an image"):
+        load_path(tmp_path / "bad", size=8)
+    write_image(tmp_path / "flat" / "1.png")
+    with pytest.raises(UserError, match="is in no class folder"):
+        load_path(tmp_path / "flat")
+
+
+def write_csv(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "list.csv"
+    path.write_text(text)
+    return path
+
+
+def test_a_csv_lists_labels_clients_and_splits(tmp_path: Path) -> None:
+    fill(tmp_path / "images", ".")
+    lines = ["path,label,client,split"]
+    lines += [f"images/{n}.png,{'ab'[n % 2]},{'xy'[n // 3]},{'test' if n == 4 else 'train'}" for n in range(5)]
+    dataset = load_path(write_csv(tmp_path, "\n".join(lines)))
+    assert (dataset.classes, dataset.owners) == (("a", "b"), ("x", "y"))
+    assert dataset.y_train.tolist() == [0, 1, 0, 1]
+    assert dataset.x_test.unique().tolist() == [40]
+    assert dataset.owner_train is not None
+    assert dataset.owner_train.tolist() == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("file,label\na,b\n", "has no column path; it has file, label"),
+        ("", "has no column path and label"),
+        ("path,label\n", "lists no images"),
+        ("path,label\nnothing.png,a\n", "line 2: there is no file"),
+        ("path,label\n,a\n", "line 2: path is empty"),
+        ("path,label,split\nimages/0.png,a,moon\n", "line 2: split is 'moon'"),
+        ("path,label,client\nimages/0.png,a,x\nimages/1.png,a,\n", "give all or none a client"),
+        ("path,label,split\nimages/0.png,a,test\n", "nothing to train on"),
+    ],
+)
+def test_csv_problems_name_the_line(tmp_path: Path, text: str, message: str) -> None:
+    fill(tmp_path / "images", ".")
+    with pytest.raises(UserError, match=message):
+        load_path(write_csv(tmp_path, text))
+
+
+def write_arrays(tmp_path: Path, **arrays: Any) -> Path:
+    path = tmp_path / "mine.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def pixels(count: int) -> np.ndarray:
+    return np.arange(count * 16, dtype=np.uint8).reshape(count, 4, 4)
+
+
+def test_npz_with_everything(tmp_path: Path) -> None:
+    path = write_arrays(
+        tmp_path,
+        x_train=pixels(6),
+        y_train=np.array([[0], [1], [0], [1], [0], [1]]),
+        x_test=pixels(2),
+        y_test=np.array([1, 0]),
+        classes=np.array(["no", "yes"]),
+        domain_train=np.array(["b", "a"] * 3),
+        domain_test=np.array(["a", "b"]),
+        client_train=np.array([7, 7, 9, 9, 7, 9]),
+    )
+    dataset = load_path(path)
+    assert (dataset.classes, dataset.domains, dataset.owners) == (("no", "yes"), ("a", "b"), ("7", "9"))
+    assert dataset.y_train.tolist() == [0, 1] * 3
+    assert dataset.domain_train.tolist() == [1, 0] * 3
+    assert dataset.owner_train is not None
+    assert dataset.owner_train.tolist() == [0, 0, 1, 1, 0, 1]
+    assert dataset.owner_test is None
+
+
+def test_npz_with_x_and_y_alone_and_labels_as_names(tmp_path: Path) -> None:
+    numbers = load_path(write_arrays(tmp_path, x=pixels(10), y=np.array([3, 7] * 5)))
+    assert numbers.classes == ("3", "7")
+    assert (len(numbers.y_train), len(numbers.y_test)) == (8, 2)
+    words = load_path(write_arrays(tmp_path, x=pixels(10), y=np.array(["pear", "fig"] * 5)))
+    assert words.classes == ("fig", "pear")
+
+
+def test_vectors_stay_vectors(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(10, 7))
+    dataset = load_path(write_arrays(tmp_path, x=x, y=np.array([0, 1] * 5)))
+    assert dataset.input_shape == (7,)
+    assert dataset.x_train.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x_train": pixels(4)}, "has no 'y_train'"),
+        ({"a": pixels(4)}, r"needs x_train and y_train .or x and y., it has \['a'\]"),
+        ({"x": pixels(4), "y": np.zeros(3, dtype=int)}, "equally many rows"),
+        ({"x": pixels(0), "y": np.zeros(0, dtype=int)}, "holds no samples"),
+        ({"x": pixels(4), "y": np.array([0.5] * 4)}, "labels must be whole numbers or text"),
+        ({"x": pixels(4), "y": np.array([0, 1, 2, 0]), "classes": np.array(["a", "b"])}, "holds label 2, outside"),
+        ({"x": pixels(4), "y": np.array([0, -1, 1, 0]), "classes": np.array(["a", "b"])}, "holds label -1"),
+        ({"x": pixels(2), "y": np.array(["a", "c"]), "classes": np.array(["a", "b"])}, "label 'c' is outside"),
+        ({"x": np.full((4, 3, 3), np.nan), "y": np.zeros(4, dtype=int)}, "x in .*mine.npz holds NaN"),
+        ({"x": pixels(4), "y": np.array([{}] * 4)}, "holds objects"),
+        (
+            {"x_train": pixels(4), "y_train": np.zeros(4, dtype=int), "domain_train": np.zeros(3, dtype=int)},
+            "domain_train must name",
+        ),
+        (
+            {
+                "x_train": pixels(4),
+                "y_train": np.zeros(4, dtype=int),
+                "x_test": np.zeros((1, 5, 5), dtype=np.uint8),
+                "y_test": np.zeros(1, dtype=int),
+            },
+            r"training samples have shape \(1, 4, 4\), test samples \(1, 5, 5\)",
+        ),
+        ({"x": pixels(2), "y": np.array([0, 1])}, r"data\.test_fraction=0\.2"),
+    ],
+)
+def test_npz_problems_are_told(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load_path(write_arrays(tmp_path, **arrays))
+
+
+def test_a_truncated_npz_is_an_error(tmp_path: Path) -> None:
+    path = write_arrays(tmp_path, x=pixels(400), y=np.zeros(400, dtype=int))
+    whole = path.read_bytes()
+    for size in (0, 10, 3000, len(whole) - 10):
+        path.write_bytes(whole[:size])
+        with pytest.raises(UserError, match=r"mine\.npz cannot be read as \.npz"):
+            load_path(path)
+
+
+def test_paths_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no such file or folder"):
+        load_path(tmp_path / "nothing")
+    with pytest.raises(UserError, match="there is no such file or folder"):
+        load(DataSettings(name="nothing.npz"))
+    (tmp_path / "words.txt").write_text("hello")
+    with pytest.raises(UserError, match="cannot read this kind of file"):
+        load_path(tmp_path / "words.txt")
+    with pytest.raises(UserError, match="Did you mean 'fashion-mnist'"):
+        load(DataSettings(name="fashion-mnst"))

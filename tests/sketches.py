@@ -1,0 +1,233 @@
+"""Toy methods, one for each demand on the contract: what the real ones need, in as few lines as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedwild.aggregation import weighted_mean
+from fedwild.corrections import CORRECTIONS, Correction, Steering
+from fedwild.hyper import Hyper
+from fedwild.methods.fedavg import FedAvg
+from fedwild.models import Network
+from fedwild.payload import Payload
+from fedwild.protocol import Client, Method, Phase, Prediction, Predictor, Replies, Server
+from fedwild.rng import Rng
+from fedwild.task import weights_of
+
+
+@CORRECTIONS.add("toy-prox")
+class ToyProx(Correction):
+    """FedProx: (mu/2)|w - w_t|^2 beside any objective."""
+
+    class Params(Hyper):
+        mu: float = Field(0.1, ge=0, description="weight of the proximal term")
+
+    def at(self, client: Client, model: Network, payload: Payload) -> Steering:
+        anchor, mu = [p.detach().clone() for p in model.parameters()], self.params.mu
+
+        class Proximal(Steering):
+            def penalty(self, x: Tensor, y: Tensor) -> Tensor:
+                pairs = zip(model.parameters(), anchor, strict=True)
+                return mu / 2 * sum((p - a).pow(2).sum() for p, a in pairs)
+
+        return Proximal()
+
+
+@CORRECTIONS.add("toy-scaffold")
+class ToyScaffold(Correction):
+    """SCAFFOLD: control variates at server and clients, the clients' kept in their durable state."""
+
+    def down(self, server: Server) -> dict[str, dict[str, Tensor]]:
+        return {"control": server.state.group("control")}
+
+    def at(self, client: Client, model: Network, payload: Payload) -> Steering:
+        zero = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+        server_control = payload.group("control") or zero
+        own = client.state.group("control") or zero
+        start = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+        class Controlled(Steering):
+            def bend(self) -> None:
+                for name, p in model.named_parameters():
+                    assert p.grad is not None
+                    p.grad += server_control[name] - own[name]
+
+            def up(self, steps: int, lr: float) -> dict[str, dict[str, Tensor]]:
+                fresh = {
+                    name: own[name] - server_control[name] + (start[name] - p.detach()) / (max(1, steps) * lr)
+                    for name, p in model.named_parameters()
+                }
+                client.state.put("control", fresh)
+                return {"control_change": {name: fresh[name] - own[name] for name in fresh}}
+
+        return Controlled()
+
+    def merge(self, server: Server, replies: Replies) -> None:
+        share = len(replies) / len(server.clients)
+        change = weighted_mean(replies, "control_change", weight=lambda reply: 1.0) or {}
+        old = server.state.group("control")
+        server.state.put("control", {n: old.get(n, torch.zeros_like(c)) + share * c for n, c in change.items()})
+
+
+class GrowingHead(FedAvg):
+    """As GAL: learn known classes, exchange once about unlabelled samples, grow the head, learn on."""
+
+    def phases(self) -> Sequence[Phase]:
+        return [Phase("known", 2), Phase("exchange", 1), Phase("novel", 2)]
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        if client.step.phase != "exchange":
+            return super().local(payload, client, rng)
+        model = client.task.network(payload.group("model"), len(client.classes))
+        with torch.no_grad():
+            centre = model.eval().embed(client.unlabelled.all()[0]).mean(0)
+        return Payload({"prototype/0": centre}, {"samples": len(client.unlabelled)})
+
+    def merge(self, server: Server, replies: Replies) -> None:
+        if server.step.phase != "exchange":
+            return super().merge(server, replies)
+        found = weighted_mean(replies, "prototype")
+        assert found is not None
+        model = server.task.network(server.state.group("model"), len(server.classes))
+        server.classes.add("novel-1", origin="discovered", since=server.step.index)
+        model.grow_head(len(server.classes), found["0"][None])
+        server.state.put("model", weights_of(model))
+
+
+class HeadBank(FedAvg):
+    """As FedOSS: a personal head each, kept at its client; a snapshot of all of them goes down to everyone."""
+
+    def send(self, server: Server, client: str) -> Payload:
+        payload = super().send(server, client)
+        payload.put("bank", server.state.group("bank"))
+        return payload
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        reply = super().local(payload, client, rng)
+        own = client.state.group("head")
+        own = {"weight": own["weight"] + 1 if own else torch.zeros(2)}
+        client.state.put("head", own)
+        reply.put("head", own)
+        reply.info["bank"] = payload.members("bank")
+        return reply
+
+    def merge(self, server: Server, replies: Replies) -> None:
+        super().merge(server, replies)
+        for reply in replies:
+            server.state.put(f"bank/{reply.client}", reply.payload.group("head"))
+
+
+class PrototypesOnly(Method):
+    """As FedProto: only class means travel; every client answers by the nearest one in its own way."""
+
+    personal = True
+
+    def phases(self) -> Sequence[Phase]:
+        return [Phase("train", 2)]
+
+    def send(self, server: Server, client: str) -> Payload:
+        return Payload.of(prototypes=server.state.group("prototypes"))
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        x, y = client.train.all()
+        means = {str(c): x[y == c].flatten(1).mean(0) for c in client.train.classes}
+        client.state.put("own", means)
+        return Payload.of(prototypes=means, info={"samples": len(client.train)})
+
+    def merge(self, server: Server, replies: Replies) -> None:
+        sums: dict[str, list[Tensor]] = {}
+        for reply in replies:
+            for name, mean in reply.payload.group("prototypes").items():
+                sums.setdefault(name, []).append(mean.clone())
+        server.state.put("prototypes", {name: torch.stack(means).mean(0) for name, means in sums.items()})
+
+    def predictor(self, server: Server, client: Client | None = None) -> Predictor:
+        assert client is not None
+        return Nearest({**server.state.group("prototypes"), **client.state.group("own")}, len(server.classes))
+
+
+class Nearest(Predictor):
+    """Minus the distance to each prototype is the logit."""
+
+    def __init__(self, prototypes: dict[str, Tensor], classes: int) -> None:
+        self.prototypes, self.classes = prototypes, classes
+
+    def predict(self, x: Tensor) -> Prediction:
+        logits = torch.full((len(x), self.classes), -1e6)
+        for name, mean in self.prototypes.items():
+            logits[:, int(name)] = -(x.flatten(1) - mean).norm(dim=1)
+        return Prediction(logits, -logits.amax(1).double())
+
+
+class Newcomer(FedAvg):
+    """As Gains: a client arrives later and declares, by name, labels that the server has not seen."""
+
+    def phases(self) -> Sequence[Phase]:
+        return [Phase("source", 2), Phase("declare", 1), Phase("adapt", 2)]
+
+    def participants(
+        self, server: Server, present: Sequence[str], participation: float, rng: Rng
+    ) -> Sequence[str]:
+        return present[-1:] if server.step.phase == "declare" else present
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        if client.step.phase != "declare":
+            return super().local(payload, client, rng)
+        declared = [name for name in client.labels if name not in client.classes]
+        return Payload(info={"samples": len(client.train), "declares": declared})
+
+    def merge(self, server: Server, replies: Replies) -> None:
+        if server.step.phase != "declare":
+            return super().merge(server, replies)
+        for reply in replies:
+            for name in reply.payload.info["declares"]:
+                server.classes.add(name, origin=reply.client, since=server.step.index)
+        model = server.task.network(server.state.group("model"), len(server.state.group("model")["head.bias"]))
+        with torch.random.fork_rng(devices=[]):
+            server.rng.seed_torch("rows")
+            model.grow_head(len(server.classes))
+        server.state.put("model", weights_of(model))
+
+
+class Masked(FedAvg):
+    """As FedPD: packed bits travel beside the weights."""
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        reply = super().local(payload, client, rng)
+        reply.put("mask", {"bits": torch.arange(16, dtype=torch.uint8)})
+        return reply
+
+    def merge(self, server: Server, replies: Replies) -> None:
+        super().merge(server, replies)
+        server.state.put("mask", {r.client: r.payload.group("mask")["bits"].clone() for r in replies})
+
+
+class Mischief(FedAvg):
+    """Clients that fail in every way: client-00 is honest, the others are not."""
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        reply = super().local(payload, client, rng)
+        return {
+            "client-00": lambda: reply,
+            "client-01": lambda: 1 / 0,
+            "client-02": lambda: with_nan(reply),
+            "client-03": lambda: Payload.of(model={"wrong": torch.zeros(3)}, info=reply.info),
+            "client-04": lambda: Payload.of(model=reply.group("model"), info={"samples": -5}),
+            "client-05": _die,
+        }[client.name]()
+
+
+def with_nan(reply: Payload) -> Payload:
+    next(iter(reply.tensors.values())).view(-1)[0] = float("nan")
+    return reply
+
+
+def _die() -> Any:
+    import os
+
+    os._exit(7)

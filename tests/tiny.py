@@ -1,0 +1,111 @@
+"""Small federations for tests: a few images, a few rounds, in this process unless workers are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedwild.api import Run, configure
+from fedwild.config import Config
+from fedwild.data import ClientSplit, Dataset, Split
+from fedwild.experiment import Experiment, fingerprint
+from fedwild.federation import Federation, Listener
+from fedwild.methods import METHODS
+from fedwild.runs.folder import RunFolder
+from fedwild.task import Task
+
+
+def tiny_dataset(classes: int, per_class: int = 12, seed: int = 0, unknown: int = 1) -> Dataset:
+    """8x8 images whose classes are bright rows; the last `unknown` classes are meant to stay unknown."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def part(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.arange(classes + unknown).repeat(count)
+        x = torch.randint(0, 80, (len(y), 1, 8, 8), generator=generator, dtype=torch.uint8)
+        for i, label in enumerate(y.tolist()):
+            x[i, 0, label % 8] += 150
+        return x, y
+
+    (x_train, y_train), (x_test, y_test) = part(per_class), part(5)
+    return Dataset(
+        name="tiny",
+        x_train=x_train,
+        y_train=y_train,
+        x_test=x_test,
+        y_test=y_test,
+        classes=tuple(f"class-{i}" for i in range(classes + unknown)),
+        domains=("tiny",),
+        domain_train=torch.zeros_like(y_train),
+        domain_test=torch.zeros_like(y_test),
+    )
+
+
+def split_by(dataset: Dataset, known: int, shares: list[list[int]], unlabelled: list[int] | None = None) -> Split:
+    """A split with the given training rows per client; every fourth row of a share is for validation."""
+    names = dataset.classes[:known]
+    pool = np.array(unlabelled or [], dtype=np.int64)
+    test = np.arange(len(dataset.y_test))
+    clients = []
+    for i, share in enumerate(shares):
+        rows = np.array(sorted(share), dtype=np.int64)
+        validation = rows[3::4]
+        train = np.setdiff1d(rows, validation)
+        clients.append(ClientSplit(f"client-{i:02d}", train, validation, pool, test, tuple(names)))
+    nobody = np.zeros(0, dtype=np.int64)
+    return Split(tuple(clients), tuple(names), (), tuple(dataset.classes[known:]), test, nobody, "train")
+
+
+def even_shares(dataset: Dataset, known: int, clients: int) -> list[list[int]]:
+    """The rows of known classes, dealt in turn."""
+    rows = [i for i, label in enumerate(dataset.y_train.tolist()) if label < known]
+    return [rows[i::clients] for i in range(clients)]
+
+
+def brief(method: str) -> dict[str, Any]:
+    """Settings that make any method quick: two of every kind of round, one of every kind of epoch."""
+    fields = METHODS.get(method).Params.model_fields
+    short = {name: 2 for name in fields if name.endswith("rounds")}
+    return {**short, **{name: 1 for name in fields if name.endswith("epochs")}, "batch_size": 4}
+
+
+def tiny_experiment(method: str, dataset: Dataset, split: Split, settings: dict[str, Any] | None = None) -> Experiment:
+    """An experiment over given data; `settings` are tables that win over the brief ones."""
+    base: dict[str, Any] = {"method": {"name": method, **brief(method)}, "model": {"name": "mlp", "hidden": [8]}}
+    config: Config = configure(base, data="tiny", settings=settings or {})
+    task = Task(dataset.input_shape, "mlp", {"hidden": [8]})
+    return Experiment(config, dataset, split, config.make_method(), task)
+
+
+def run_tiny(
+    folder: Path,
+    method: str,
+    dataset: Dataset,
+    split: Split,
+    settings: dict[str, Any] | None = None,
+    workers: int = 0,
+    listener: Listener = lambda event: None,
+) -> dict[str, Any]:
+    """Run to the end in `folder`; returns the result."""
+    experiment = tiny_experiment(method, dataset, split, {"engine": {"workers": workers}, **(settings or {})})
+    return run_experiment(folder, experiment, listener)
+
+
+def run_experiment(
+    folder: Path, experiment: Experiment, listener: Listener = lambda event: None
+) -> dict[str, Any]:
+    run = RunFolder.create(
+        folder, "tiny", experiment.config.to_toml(), experiment.split, {"data": fingerprint(experiment.dataset)}
+    )
+    return Federation(experiment, run, listener).run()
+
+
+def model_bytes(folder: Path) -> bytes:
+    """The final model's file."""
+    return (folder / "model.safetensors").read_bytes()
+
+
+def opened(folder: Path) -> Run:
+    return Run(folder)
