@@ -92,10 +92,9 @@ class Run:
         server = self._server()
         site = self._site(self.path)
         method = self.experiment.method
-        if method.personal and client not in server.clients:
-            raise UserError(
-                f"method {method.name!r} has a model for each client: say whose, one of {', '.join(server.clients)}."
-            )
+        if method.personal and client not in method.owners(server):
+            names = ", ".join(method.owners(server))
+            raise UserError(f"client = {client!r}: method {method.name!r} has a model per client, say whose: {names}.")
         states = self._states()
         whose = (
             site.client(Job("test", server.step, "", client, server.classes.names, states.get(client)))

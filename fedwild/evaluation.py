@@ -42,7 +42,7 @@ class Examiner:
 
     def evaluate(self, server: Server, step: Step, snapshot: str, states: dict[str, int]) -> Evaluation:
         """Calibrate the server's thresholds, then measure. `snapshot` is the file of the server's payload."""
-        names = list(server.clients)
+        names = self.method.owners(server) if self.method.personal else server.clients
         classes = server.classes.names
         jobs = [Job("validate", step, snapshot, n, classes, states.get(n)) for n in names]
         self._calibrate(server, {a.job.client or "": read(a) for a in self.run(jobs)})
@@ -74,7 +74,7 @@ class Examiner:
         classes = server.classes.names
         jobs = [
             Job("test", step, snapshot, name, classes, states.get(name), stop=len(self.split.test))
-            for name in server.clients
+            for name in self.method.owners(server)
         ]
         by = {}
         for answer in self.run(jobs):

@@ -266,6 +266,10 @@ class Method(ABC):
     def predictor(self, server: Server, client: Client | None = None) -> Predictor:
         """The answerer after the rounds so far; `client` is given only to personal methods."""
 
+    def owners(self, server: Server) -> Sequence[str]:
+        """For personal methods: the clients that have a predictor of their own by now."""
+        return server.clients
+
     def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
         """Figures of the method's own, beside the common open-set metrics."""
         return {}

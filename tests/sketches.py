@@ -170,9 +170,7 @@ class Newcomer(FedAvg):
     def phases(self) -> Sequence[Phase]:
         return [Phase("source", 2), Phase("declare", 1), Phase("adapt", 2)]
 
-    def participants(
-        self, server: Server, present: Sequence[str], participation: float, rng: Rng
-    ) -> Sequence[str]:
+    def participants(self, server: Server, present: Sequence[str], participation: float, rng: Rng) -> Sequence[str]:
         return present[-1:] if server.step.phase == "declare" else present
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:

@@ -33,9 +33,7 @@ def known_side(draw: st.DrawFn) -> tuple[NDArray[np.float64], NDArray[np.bool_]]
 
 @st.composite
 def open_answers(draw: st.DrawFn, n_classes: int = 4) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    pairs = draw(
-        st.lists(st.tuples(st.integers(-1, n_classes - 1), st.integers(-1, n_classes - 1)), min_size=1)
-    )
+    pairs = draw(st.lists(st.tuples(st.integers(-1, n_classes - 1), st.integers(-1, n_classes - 1)), min_size=1))
     decision, truth = np.array(pairs).T
     return decision, truth
 
@@ -89,12 +87,8 @@ def test_ranking_figures_equal_scikit_learn(u_known, u_unknown):
     u = np.concatenate((u_known, u_unknown))
     is_unknown = np.repeat([0, 1], [u_known.size, u_unknown.size])
     assert m.auroc(u_known, u_unknown) == pytest.approx(sk.roc_auc_score(is_unknown, u), abs=1e-12)
-    assert m.aupr_out(u_known, u_unknown) == pytest.approx(
-        sk.average_precision_score(is_unknown, u), abs=1e-12
-    )
-    assert m.aupr_in(u_known, u_unknown) == pytest.approx(
-        sk.average_precision_score(1 - is_unknown, -u), abs=1e-12
-    )
+    assert m.aupr_out(u_known, u_unknown) == pytest.approx(sk.average_precision_score(is_unknown, u), abs=1e-12)
+    assert m.aupr_in(u_known, u_unknown) == pytest.approx(sk.average_precision_score(1 - is_unknown, -u), abs=1e-12)
     fpr, tpr, _ = sk.roc_curve(is_unknown, u, drop_intermediate=False)
     assert m.fpr95_unknown_pos(u_known, u_unknown) == pytest.approx(fpr[np.argmax(tpr >= 0.95)])
     fpr, tpr, _ = sk.roc_curve(1 - is_unknown, -u, drop_intermediate=False)
@@ -181,9 +175,7 @@ def test_ccr_at_fpr_conventions_differ_where_a_whole_number_of_unknowns_is_allow
 
 
 def test_confusion_matrix_has_truth_in_rows_and_unknown_last():
-    matrix = m.confusion_matrix(
-        decision=[0, 1, UNKNOWN, UNKNOWN, 0], truth=[0, 0, 1, UNKNOWN, UNKNOWN], n_classes=2
-    )
+    matrix = m.confusion_matrix(decision=[0, 1, UNKNOWN, UNKNOWN, 0], truth=[0, 0, 1, UNKNOWN, UNKNOWN], n_classes=2)
     assert matrix.tolist() == [[1, 1, 0], [0, 0, 1], [1, 0, 1]]
 
 
@@ -193,9 +185,7 @@ def test_open_figures_equal_scikit_learn_over_the_labels_present(answers):
     decision, truth = answers
     macro = {"average": "macro", "zero_division": 0}
     assert m.open_accuracy(decision, truth) == pytest.approx(sk.accuracy_score(truth, decision))
-    assert m.open_macro_precision(decision, truth, 4) == pytest.approx(
-        sk.precision_score(truth, decision, **macro)
-    )
+    assert m.open_macro_precision(decision, truth, 4) == pytest.approx(sk.precision_score(truth, decision, **macro))
     assert m.open_macro_recall(decision, truth, 4) == pytest.approx(sk.recall_score(truth, decision, **macro))
     assert m.open_macro_f1(decision, truth, 4) == pytest.approx(sk.f1_score(truth, decision, **macro))
     labels = [0, 1, 2, 3, UNKNOWN]
@@ -351,9 +341,7 @@ def test_std_over_domains_leaves_out_undefined_domains():
 @pytest.mark.parametrize(
     "figure", [m.auroc, m.aupr_out, m.aupr_in, m.fpr95_unknown_pos, m.fpr95_known_pos, m.tnr95_known_pos]
 )
-@pytest.mark.parametrize(
-    "sides", [([], [1.0]), ([1.0], []), ([], []), ([1.0, math.nan], [1.0]), ([1.0], [math.nan])]
-)
+@pytest.mark.parametrize("sides", [([], [1.0]), ([1.0], []), ([], []), ([1.0, math.nan], [1.0]), ([1.0], [math.nan])])
 def test_separation_is_nan_when_a_side_is_missing_or_holds_nan(figure, sides):
     assert math.isnan(figure(*sides))
 

@@ -67,8 +67,8 @@ def even_shares(dataset: Dataset, known: int, clients: int) -> list[list[int]]:
 def brief(method: str) -> dict[str, Any]:
     """Settings that make any method quick: two of every kind of round, one of every kind of epoch."""
     fields = METHODS.get(method).Params.model_fields
-    short = {name: 2 for name in fields if name.endswith("rounds")}
-    return {**short, **{name: 1 for name in fields if name.endswith("epochs")}, "batch_size": 4}
+    sizes = {"rounds": 2, "epochs": 1, "batch_size": 4}
+    return {name: value for name in fields for ending, value in sizes.items() if name.endswith(ending)}
 
 
 def tiny_experiment(method: str, dataset: Dataset, split: Split, settings: dict[str, Any] | None = None) -> Experiment:
@@ -93,9 +93,7 @@ def run_tiny(
     return run_experiment(folder, experiment, listener)
 
 
-def run_experiment(
-    folder: Path, experiment: Experiment, listener: Listener = lambda event: None
-) -> dict[str, Any]:
+def run_experiment(folder: Path, experiment: Experiment, listener: Listener = lambda event: None) -> dict[str, Any]:
     run = RunFolder.create(
         folder, "tiny", experiment.config.to_toml(), experiment.split, {"data": fingerprint(experiment.dataset)}
     )

@@ -6,6 +6,8 @@ client, so that they can be evaluated and asked; nothing is ever merged.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import Field
 
 from fedwild.errors import UserError
@@ -27,8 +29,11 @@ class LocalOnly(OneShot):
     digits = {"method": {"epochs": 60, "batch_size": 16}}
     params: Params
 
+    def owners(self, server: Server) -> Sequence[str]:
+        return server.state.members("models")
+
     def predictor(self, server: Server, client: Client | None = None) -> Predictor:
-        names = server.state.members("models")
+        names = self.owners(server)
         if client is None or client.name not in names:
             raise UserError(f"local-only has one model per client: name one of {', '.join(names)}.")
         return ScoredModel(self.model_of(server, client.name), len(server.classes), self.score)

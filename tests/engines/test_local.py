@@ -1,0 +1,94 @@
+"""The local engine: failing clients are left out, dead workers replaced, and nothing stays behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedwild.errors import RoundFailed
+from fedwild.runs.events import read_events
+from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset
+
+
+@pytest.fixture
+def data() -> Any:
+    return tiny_dataset(classes=2, per_class=24)
+
+
+def mischief(folder: Path, data: Any, clients: int, workers: int, minimum: int = 1) -> dict[str, str]:
+    """Run the mischievous clients; returns each failed client's reason in the first round."""
+    split = split_by(data, 2, even_shares(data, 2, clients))
+    settings = {"federation": {"min_clients": minimum}}
+    run_tiny(folder, "tests.sketches:Mischief", data, split, settings, workers=workers)
+    events = read_events(folder / "events.jsonl")
+    return {e["client"]: e["reason"] for e in events if e["event"] == "client-failed" and e["index"] == 0}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_clients_that_fail_are_reported_and_left_out(workers: int, data: Any, tmp_path: Path) -> None:
+    reasons = mischief(tmp_path / "run", data, 5, workers)
+    assert set(reasons) == {"client-01", "client-02", "client-03", "client-04"}
+    assert "ZeroDivisionError" in reasons["client-01"]
+    assert "NaN" in reasons["client-02"]
+    assert "wrong" in reasons["client-03"]
+    assert "-5" in reasons["client-04"]
+    failed = [e for e in read_events(tmp_path / "run" / "events.jsonl") if e["event"] == "client-failed"]
+    assert "1 / 0" in next(e["traceback"] for e in failed if e["client"] == "client-01")
+
+
+def test_the_honest_client_alone_decides_the_model(data: Any, tmp_path: Path) -> None:
+    mischief(tmp_path / "run", data, 5, 2)
+    honest = split_by(data, 2, even_shares(data, 2, 5)[:1])
+    run_tiny(tmp_path / "alone", "fedavg", data, honest)
+    from fedwild.payload import Payload
+
+    ours = Payload.read(tmp_path / "run" / "model.safetensors").group("model")
+    alone = Payload.read(tmp_path / "alone" / "model.safetensors").group("model")
+    assert all(torch.equal(ours[name], alone[name]) for name in alone)
+
+
+def test_a_worker_that_dies_is_replaced_and_only_its_client_fails(data: Any, tmp_path: Path) -> None:
+    reasons = mischief(tmp_path / "run", data, 6, 2)
+    assert "exit code 7" in reasons["client-05"]
+    assert "client-00" not in reasons
+
+
+def test_a_round_with_too_few_answers_fails_with_one_sentence(data: Any, tmp_path: Path) -> None:
+    with pytest.raises(RoundFailed, match=r"1 of 5 clients answered, federation.min_clients = 2"):
+        mischief(tmp_path / "run", data, 5, 0, minimum=2)
+
+
+def test_a_reply_that_is_too_large_is_refused(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 2))
+    with pytest.raises(RoundFailed):
+        run_tiny(tmp_path / "run", "fedavg", data, split, {"engine": {"max_reply_mb": 0.0001}})
+    reason = next(e for e in read_events(tmp_path / "run" / "events.jsonl") if e["event"] == "client-failed")["reason"]
+    assert "max_reply_mb" in reason
+
+
+def test_no_process_and_no_spool_file_stays_behind(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 3))
+    run_tiny(tmp_path / "run", "fedavg", data, split, workers=2)
+    assert multiprocessing.active_children() == []
+    assert not list((tmp_path / "run").glob(".spool*"))
+
+
+def test_the_callers_thread_count_and_random_state_are_put_back(data: Any, tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    before = torch.get_rng_state()
+    split = split_by(data, 2, even_shares(data, 2, 2))
+    run_tiny(tmp_path / "run", "fedavg", data, split, workers=2)
+    assert torch.get_num_threads() == 2
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.set_num_threads(1)
+
+
+def test_many_more_clients_than_workers_all_answer(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 24))
+    for workers in (0, 3):
+        run_tiny(tmp_path / str(workers), "fedavg", data, split, workers=workers)
+    assert model_bytes(tmp_path / "0") == model_bytes(tmp_path / "3")

@@ -1,0 +1,188 @@
+"""What every registered method must do, whatever it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+import torch
+
+from fedwild.config import PARTS
+from fedwild.engines.base import Job
+from fedwild.engines.site import Site, predict
+from fedwild.errors import UserError
+from fedwild.methods import METHODS
+from fedwild.payload import Payload
+from fedwild.protocol import Server, Step
+from fedwild.rng import Rng
+from tests.tiny import brief, even_shares, model_bytes, opened, run_tiny, split_by, tiny_dataset, tiny_experiment
+
+ALL = METHODS.names()
+
+
+def small(method: str) -> tuple[Any, Any]:
+    dataset = tiny_dataset(classes=2)
+    return dataset, split_by(dataset, 2, even_shares(dataset, 2, 3))
+
+
+@pytest.mark.parametrize("method", ALL)
+@pytest.mark.parametrize("clients", [1, 2, 4])
+@pytest.mark.parametrize("classes", [1, 2, 3])
+def test_runs_for_any_number_of_classes_and_clients(method: str, classes: int, clients: int, tmp_path: Path) -> None:
+    dataset = tiny_dataset(classes)
+    split = split_by(dataset, classes, even_shares(dataset, classes, clients))
+    result = run_tiny(tmp_path / "run", method, dataset, split)
+    assert 0 <= result["metrics"]["closed_accuracy"] <= 1
+    assert result["bytes_up"] > 0
+    assert (tmp_path / "run" / "model.safetensors").stat().st_size > 0
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_survives_a_client_with_one_sample_one_class_or_nothing(method: str, tmp_path: Path) -> None:
+    dataset = tiny_dataset(classes=3)
+    rows = even_shares(dataset, 3, 1)[0]
+    one_class = [row for row in rows if int(dataset.y_train[row]) == 1]
+    split = split_by(dataset, 3, [rows, rows[:1], one_class, []])
+    events: list[dict[str, Any]] = []
+    result = run_tiny(tmp_path / "run", method, dataset, split, listener=events.append)
+    assert not [event for event in events if event["event"] == "client-failed"]
+    assert 0 <= result["metrics"]["closed_accuracy"] <= 1
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_survives_when_nobody_has_a_sample(method: str, tmp_path: Path) -> None:
+    dataset = tiny_dataset(classes=2)
+    result = run_tiny(tmp_path / "run", method, dataset, split_by(dataset, 2, [[], []]))
+    assert result["clients"] == 2
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_partial_participation_asks_only_a_share_of_the_clients(method: str, tmp_path: Path) -> None:
+    dataset = tiny_dataset(classes=2)
+    split = split_by(dataset, 2, even_shares(dataset, 2, 4))
+    asked: list[int] = []
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "round-start":
+            asked.append(event["clients"])
+
+    run_tiny(tmp_path / "run", method, dataset, split, {"federation": {"participation": 0.5}}, listener=listen)
+    assert set(asked) <= {0, 2}
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_final_model_is_bit_equal_for_any_number_of_workers(method: str, tmp_path: Path) -> None:
+    dataset, split = small(method)
+    for workers in (0, 1, 2, 4):
+        run_tiny(tmp_path / str(workers), method, dataset, split, workers=workers)
+    models = [model_bytes(tmp_path / str(workers)) for workers in (0, 1, 2, 4)]
+    assert models[0] == models[1] == models[2] == models[3]
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_another_seed_gives_another_model(method: str, tmp_path: Path) -> None:
+    dataset, split = small(method)
+    for seed in (0, 1):
+        run_tiny(tmp_path / str(seed), method, dataset, split, {"seed": seed})
+    assert model_bytes(tmp_path / "0") != model_bytes(tmp_path / "1")
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_server_state_survives_a_checkpoint(method: str, tmp_path: Path) -> None:
+    dataset, split = small(method)
+    run_tiny(tmp_path / "run", method, dataset, split)
+    experiment = tiny_experiment(method, dataset, split)
+    payload = Payload.read(tmp_path / "run" / "model.safetensors")
+    server = Server.from_payload(payload, experiment.task, Step("end", 0, 0), Rng(0))
+    assert server.to_payload().encode() == payload.encode()
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_payloads_survive_encoding(method: str, tmp_path: Path) -> None:
+    dataset, split = small(method)
+    run_tiny(tmp_path / "run", method, dataset, split)
+    experiment = tiny_experiment(method, dataset, split)
+    payload = Payload.read(tmp_path / "run" / "model.safetensors")
+    first = experiment.method.phases()[0]
+    server = Server.from_payload(payload, experiment.task, Step(first.name, 0, 0), Rng(0))
+    sent = experiment.method.send(server, "client-00")
+    down = tmp_path / "down.safetensors"
+    sent.write(down)
+    site = Site(dataset, split, experiment.config.data, experiment.method, experiment.task, 0, tmp_path, tmp_path)
+    answer = site.execute(Job("local", server.step, str(down), "client-00", server.classes.names))
+    assert answer.error is None
+    for original in (sent, answer.read()):
+        copy = Payload.decode(original.encode())
+        assert copy.info == original.info
+        assert copy.tensors.keys() == original.tensors.keys()
+        assert all(torch.equal(copy.tensors[name], tensor) for name, tensor in original.tensors.items())
+
+
+@pytest.mark.parametrize("method", ALL)
+@pytest.mark.parametrize("count", [1, 1000])
+def test_predictor_answers_for_a_batch_of_any_size(method: str, count: int, tmp_path: Path) -> None:
+    dataset, split = small(method)
+    run_tiny(tmp_path / "run", method, dataset, split)
+    experiment = tiny_experiment(method, dataset, split)
+    payload = Payload.read(tmp_path / "run" / "model.safetensors")
+    server = Server.from_payload(payload, experiment.task, Step("end", 0, 0), Rng(0))
+    site = Site(dataset, split, experiment.config.data, experiment.method, experiment.task, 0, tmp_path, tmp_path)
+    whose = site.client(Job("test", server.step, "", "client-00", server.classes.names))
+    predictor = experiment.method.predictor(server, whose if experiment.method.personal else None)
+    x = torch.rand(count, *dataset.input_shape)
+    answer = predictor.predict(x)
+    assert answer.logits.shape == (count, 2)
+    assert answer.unknown.shape == (count,)
+    assert torch.isfinite(answer.unknown).all()
+    again = predictor.predict(x[:1])
+    assert torch.allclose(again.logits, answer.logits[:1], atol=1e-5)
+
+
+def other_value(annotation: Any, default: Any, value: Any) -> Any:
+    """A legal value that differs from the one in use."""
+    if get_origin(annotation) is Literal:
+        return next(choice for choice in get_args(annotation) if choice != value)
+    if annotation is bool:
+        return not value
+    if annotation is int:
+        return value + 1
+    if annotation is float:
+        return value / 2 if value else 0.1
+    pytest.fail(f"no other value known for {annotation} = {default!r}: extend this test")
+
+
+def effect_cases() -> list[tuple[str, str, str]]:
+    """Every setting of every method and of every part that it composes."""
+    cases = [(name, "method", key) for name in ALL for key in METHODS.get(name).Params.model_fields]
+    for name in ALL:
+        for kind in METHODS.get(name).composes:
+            default = PARTS[kind].default
+            cases += [(name, kind, key) for key in PARTS[kind].params(default).model_fields]
+    return cases
+
+
+@pytest.mark.parametrize(("method", "section", "key"), effect_cases())
+def test_every_setting_takes_effect(method: str, section: str, key: str, tmp_path: Path) -> None:
+    dataset, split = small(method)
+    params = METHODS.get(method).Params if section == "method" else PARTS[section].params(PARTS[section].default)
+    field = params.model_fields[key]
+    base = {"epochs": 2, **brief(method)} if section == "method" else {}
+    value = base.get(key, field.default)
+    changed = {section: {key: other_value(field.annotation, field.default, value)}}
+    run_tiny(tmp_path / "before", method, dataset, split)
+    run_tiny(tmp_path / "after", method, dataset, split, changed)
+    assert model_bytes(tmp_path / "before") != model_bytes(tmp_path / "after")
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_a_wrong_setting_is_refused_by_name(method: str) -> None:
+    dataset, split = small(method)
+    with pytest.raises(UserError, match=r"method\.no_such_thing"):
+        tiny_experiment(method, dataset, split, {"method": {"no_such_thing": 1}})
+
+
+def test_a_run_folder_opens_as_a_run(tmp_path: Path) -> None:
+    dataset, split = small("fedavg")
+    result = run_tiny(tmp_path / "run", "fedavg", dataset, split)
+    assert opened(tmp_path / "run").metrics["closed_accuracy"] == result["metrics"]["closed_accuracy"]

@@ -1,0 +1,171 @@
+"""Payloads: one encoding, readable by any safetensors reader, and nothing but a whole payload is accepted."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
+
+from fedwild.errors import BadReply
+from fedwild.payload import Payload, check_finite, check_like
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+
+
+def example() -> Payload:
+    weights = {"a.weight": torch.arange(6.0).view(2, 3), "a.count": torch.tensor(7), "empty": torch.empty(0, 4)}
+    return Payload.of(model=weights, mask={"bits": torch.tensor([1, 0, 1], dtype=torch.bool)}, info={"samples": 3})
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_type_comes_back_as_it_was(dtype: torch.dtype) -> None:
+    tensor = torch.tensor([[0, 1, 1], [1, 0, 1]]).to(dtype)
+    copy = Payload.decode(Payload({"t": tensor}).encode())
+    assert copy.tensors["t"].dtype == dtype
+    assert torch.equal(copy.tensors["t"], tensor)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.dictionaries(st.text(min_size=1, max_size=8), st.lists(st.integers(0, 4), max_size=3), max_size=5))
+def test_any_names_and_shapes_come_back(shapes: dict[str, list[int]]) -> None:
+    payload = Payload({name: torch.rand(shape) for name, shape in shapes.items() if name != "__metadata__"})
+    copy = Payload.decode(payload.encode())
+    assert copy.tensors.keys() == payload.tensors.keys()
+    assert all(torch.equal(copy.tensors[name], payload.tensors[name]) for name in copy.tensors)
+
+
+def test_the_bytes_are_safetensors(tmp_path: Path) -> None:
+    payload = example()
+    theirs = load_safetensors(bytes(payload.encode()))
+    assert theirs.keys() == payload.tensors.keys()
+    assert all(torch.equal(theirs[name], payload.tensors[name]) for name in theirs)
+    payload.write(tmp_path / "p.safetensors")
+    with safe_open(tmp_path / "p.safetensors", framework="pt") as file:
+        assert json.loads(file.metadata()["fedwild"]) == {"samples": 3}
+
+
+def test_bytes_written_by_the_safetensors_library_are_read() -> None:
+    tensors = {"b": torch.rand(3, 2), "a": torch.arange(5)}
+    copy = Payload.decode(save_safetensors(tensors))
+    assert all(torch.equal(copy.tensors[name], tensors[name]) for name in tensors)
+
+
+def test_equal_payloads_give_equal_bytes_whatever_the_order() -> None:
+    one = Payload({"a": torch.ones(2), "b": torch.zeros(1)}, {"x": 1, "y": 2})
+    two = Payload({"b": torch.zeros(1), "a": torch.ones(2)}, {"y": 2, "x": 1})
+    assert one.encode() == two.encode()
+
+
+def test_views_and_gradients_are_encoded_by_value() -> None:
+    base = torch.arange(12.0).view(3, 4).requires_grad_()
+    copy = Payload.decode(Payload({"t": base.t()[1:]}).encode())
+    assert torch.equal(copy.tensors["t"], base.detach().t()[1:])
+    assert not copy.tensors["t"].requires_grad
+
+
+def test_groups_nest_and_are_replaced_whole() -> None:
+    payload = Payload.of(model={"w": torch.ones(1), "b": torch.ones(1)})
+    payload.put("bank/site-b", {"w": torch.ones(1)})
+    payload.put("bank/site-a", {"w": torch.zeros(1)})
+    assert payload.members("bank") == ["site-a", "site-b"]
+    payload.put("model", {"w": torch.zeros(1)})
+    assert list(payload.group("model")) == ["w"]
+    assert "bank" in payload
+    assert "ban" not in payload
+
+
+@pytest.mark.parametrize("length", [0, 4, 8, 30, 100, -1])
+def test_a_payload_cut_short_is_refused(length: int) -> None:
+    data = example().encode()
+    with pytest.raises(BadReply):
+        Payload.decode(data[:length])
+
+
+def corrupted(change: dict[str, object], extra: bytes = b"") -> bytes:
+    """One float32 tensor of shape (2,) whose header entry is changed."""
+    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **change}
+    header = json.dumps({"t": entry}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(8) + extra
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        corrupted({"dtype": "PICKLE"}),
+        corrupted({"shape": [3]}),
+        corrupted({"shape": [-2]}),
+        corrupted({"shape": "two"}),
+        corrupted({"data_offsets": [0, 80], "shape": [20]}),
+        corrupted({"data_offsets": [4, 12]}),
+        corrupted({"data_offsets": [8, 0]}),
+        corrupted({"data_offsets": None}),
+        corrupted({}, extra=b"tail"),
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 3) + b"{x}",
+        struct.pack("<Q", 2**62) + b"{}",
+        b"\x80\x04\x95" + bytes(20),
+    ],
+)
+def test_a_header_that_lies_is_refused(data: bytes) -> None:
+    with pytest.raises(BadReply):
+        Payload.decode(data)
+
+
+@pytest.mark.parametrize("metadata", [{"fedwild": "[1]"}, {"fedwild": "{"}, {"fedwild": 3}, [1]])
+def test_a_json_part_that_is_no_object_is_refused(metadata: object) -> None:
+    header = json.dumps({"__metadata__": metadata}).encode()
+    with pytest.raises(BadReply):
+        Payload.decode(struct.pack("<Q", len(header)) + header)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.binary(max_size=64), st.integers(0, 200))
+def test_random_damage_is_refused_or_harmless(noise: bytes, at: int) -> None:
+    data = bytearray(example().encode())
+    data[at : at + len(noise)] = noise
+    try:
+        Payload.decode(data)
+    except BadReply:
+        pass
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_values_that_are_not_finite_are_refused_by_name(value: float) -> None:
+    with pytest.raises(BadReply, match="model/w"):
+        check_finite(Payload.of(model={"w": torch.tensor([1.0, value])}))
+
+
+def test_large_but_finite_values_pass() -> None:
+    check_finite(Payload.of(model={"w": torch.full((4,), 3e38), "n": torch.tensor([2**62])}))
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [{}, {"w": torch.ones(3)}, {"w": torch.ones(2).double()}, {"w": torch.ones(2), "extra": torch.ones(1)}],
+)
+def test_a_group_that_differs_from_the_expected_one_is_refused(tensors: dict[str, torch.Tensor]) -> None:
+    with pytest.raises(BadReply, match="model"):
+        check_like(tensors, {"w": torch.ones(2)}, "model")
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file.safetensors"
+    example().write(path)
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError):
+        Payload().write(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["file.safetensors"]

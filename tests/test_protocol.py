@@ -1,0 +1,150 @@
+"""The contract carries what the published methods need: each sketch is one demand, run through the real engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedwild.payload import Payload
+from fedwild.protocol import Server, Step
+from fedwild.rng import Rng
+from fedwild.runs.events import read_events
+from tests.sketches import ToyProx, ToyScaffold
+from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset
+
+assert ToyProx and ToyScaffold  # registered by being imported
+
+SKETCHES = ["GrowingHead", "HeadBank", "PrototypesOnly", "Newcomer", "Masked"]
+
+
+@pytest.fixture
+def data() -> Any:
+    return tiny_dataset(classes=3)
+
+
+def final(folder: Path) -> Payload:
+    return Payload.read(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("sketch", SKETCHES)
+def test_every_sketch_is_bit_equal_for_any_number_of_workers(sketch: str, data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 3), unlabelled=[2, 6, 10, 14])
+    for workers in (0, 2):
+        run_tiny(tmp_path / str(workers), f"tests.sketches:{sketch}", data, split, workers=workers)
+    assert model_bytes(tmp_path / "0") == model_bytes(tmp_path / "2")
+
+
+@pytest.mark.parametrize("correction", ["toy-prox", "toy-scaffold"])
+def test_a_correction_changes_fedavg_and_keeps_its_state(correction: str, data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 3, even_shares(data, 3, 3))
+    run_tiny(tmp_path / "plain", "fedavg", data, split, {"method": {"rounds": 3}})
+    for workers in (0, 2):
+        settings = {"correction": {"name": correction}, "method": {"rounds": 3}}
+        run_tiny(tmp_path / str(workers), "fedavg", data, split, settings, workers=workers)
+    assert model_bytes(tmp_path / "0") == model_bytes(tmp_path / "2")
+    assert model_bytes(tmp_path / "0") != model_bytes(tmp_path / "plain")
+    states = list((tmp_path / "0" / "clients").glob("*/*.safetensors"))
+    assert bool(states) == (correction == "toy-scaffold")
+
+
+def test_a_proximal_term_of_zero_is_fedavg_bit_for_bit(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 3, even_shares(data, 3, 2))
+    run_tiny(tmp_path / "plain", "fedavg", data, split)
+    run_tiny(tmp_path / "prox", "fedavg", data, split, {"correction": {"name": "toy-prox", "mu": 0.0}})
+    assert final(tmp_path / "plain").tensors.keys() == final(tmp_path / "prox").tensors.keys()
+    for name, tensor in final(tmp_path / "plain").tensors.items():
+        assert torch.equal(tensor, final(tmp_path / "prox").tensors[name])
+
+
+def test_a_head_grows_after_an_exchange_and_the_registry_remembers(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 2), unlabelled=[2, 6, 10])
+    result = run_tiny(tmp_path / "run", "tests.sketches:GrowingHead", data, split)
+    assert result["classes"] == ["class-0", "class-1", "novel-1"]
+    assert final(tmp_path / "run").group("model")["head.weight"].shape[0] == 3
+    entry = final(tmp_path / "run").info["classes"][2]
+    assert entry == {"name": "novel-1", "origin": "discovered", "since": 2}
+
+
+def test_personal_heads_stay_at_their_clients_and_the_bank_is_a_snapshot(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 3))
+    run_tiny(tmp_path / "run", "tests.sketches:HeadBank", data, split, {"method": {"rounds": 3}})
+    seen = [e["info"]["bank"] for e in read_events(tmp_path / "run" / "events.jsonl") if e["event"] == "client"]
+    everyone = ["client-00", "client-01", "client-02"]
+    assert seen[:3] == [[], [], []]
+    assert seen[3:] == [everyone] * 6
+    assert final(tmp_path / "run").group("bank/client-01")["weight"].tolist() == [2.0, 2.0]
+
+
+def test_prototypes_alone_make_a_personal_predictor(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 3, even_shares(data, 3, 2))
+    result = run_tiny(tmp_path / "run", "tests.sketches:PrototypesOnly", data, split)
+    assert set(result["by"]) == {"client-00", "client-01"}
+    assert result["metrics"]["closed_accuracy"] == 1.0
+
+
+def test_a_late_client_brings_labels_by_name(data: Any, tmp_path: Path) -> None:
+    rows = {c: [i for i, y in enumerate(data.y_train.tolist()) if y == c] for c in range(3)}
+    split = split_by(data, 2, [rows[0][:6] + rows[1][:6], rows[0][6:] + rows[1][6:], rows[1][:3] + rows[2]])
+    settings = {"federation": {"arrivals": {"client-02": 2}}}
+    result = run_tiny(tmp_path / "run", "tests.sketches:Newcomer", data, split, settings)
+    assert result["classes"] == ["class-0", "class-1", "class-2"]
+    events = [e for e in read_events(tmp_path / "run" / "events.jsonl") if e["event"] == "round"]
+    assert [e["participants"] for e in events][:3] == [["client-00", "client-01"]] * 2 + [["client-02"]]
+    info = [e["info"] for e in read_events(tmp_path / "run" / "events.jsonl") if e.get("client") == "client-02"]
+    assert [i["samples"] for i in info] == [3, 12, 12]  # the new labels count once the server knows their name
+
+
+def test_packed_bits_travel_beside_the_weights(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 2))
+    run_tiny(tmp_path / "run", "tests.sketches:Masked", data, split)
+    run_tiny(tmp_path / "plain", "fedavg", data, split)
+    masked = final(tmp_path / "run")
+    assert masked.group("mask")["client-00"].dtype == torch.uint8
+    for name, tensor in final(tmp_path / "plain").group("model").items():
+        assert torch.equal(tensor, masked.group("model")[name])
+
+
+def test_class_ids_of_clients_need_not_agree_with_the_servers() -> None:
+    """The same samples under another numbering of the class list train the same model."""
+    data = tiny_dataset(classes=3)
+    order = np.array([2, 0, 3, 1])
+    renamed = type(data)(
+        **{
+            **vars(data),
+            "classes": tuple(data.classes[i] for i in order),
+            "y_train": torch.as_tensor(np.argsort(order))[data.y_train],
+            "y_test": torch.as_tensor(np.argsort(order))[data.y_test],
+        }
+    )
+    from tests.tiny import tiny_experiment
+
+    weights = []
+    for dataset in (data, renamed):
+        split = split_by(data, 3, even_shares(data, 3, 2))
+        experiment = tiny_experiment("fedavg", dataset, split)
+        from fedwild.engines.base import Job
+        from fedwild.engines.site import Site
+
+        site = Site(dataset, split, experiment.config.data, experiment.method, experiment.task, 0, Path(), Path())
+        client = site.client(Job("local", Step("train", 0, 0), "", "client-00", split.known))
+        weights.append(client.train.y)
+    assert torch.equal(weights[0], weights[1])
+
+
+def test_a_server_comes_back_from_its_payload() -> None:
+    from fedwild.classes import ClassRegistry
+    from fedwild.task import Task
+
+    server = Server(Task((4,), "mlp"), ClassRegistry.of(["a", "b"]), Step("x", 1, 3), Rng(5), ("c1", "c2"))
+    server.state = Payload.of(model={"w": torch.ones(2)}, info={"lambda": [0.5]})
+    server.thresholds = {"*": -0.25}
+    copy = Server.from_payload(Payload.decode(server.to_payload().encode()), server.task, server.step, server.rng)
+    assert copy.classes == server.classes
+    assert copy.clients == server.clients
+    assert copy.thresholds == server.thresholds
+    assert copy.state.info == server.state.info
+    assert torch.equal(copy.state.group("model")["w"], torch.ones(2))
