@@ -216,11 +216,18 @@ def flag_layer(
 
 def start(config: Config, out: Path | None, listener: Listener) -> Run:
     """Make a run folder and run in it. Whatever is wrong with the input shows before the folder exists."""
-    experiment = prepare(config)
+
+    def downloading(file: str, done: int, total: int | None) -> None:
+        listener({"event": "download", "file": file, "done": done, "total": total})
+
+    experiment = prepare(config, progress=downloading)
     stem = f"{config.method.name}-{experiment.dataset.name}".replace("/", "_").replace(":", "_")
-    folder = RunFolder.create(
-        out, stem, experiment.config.to_toml(), experiment.split, {"data": fingerprint(experiment.dataset)}
-    )
+    facts = {"data": fingerprint(experiment.dataset)}
+    try:
+        folder = RunFolder.create(out, stem, experiment.config.to_toml(), experiment.split, facts)
+    except OSError as error:
+        where = out if out is not None else Path("runs")
+        raise UserError(f"--out {str(where)!r}: the run folder cannot be made: {error.strerror or error}.") from error
     listener({"event": "folder", "path": str(folder.path)})
     Federation(experiment, folder, listener).run()
     return Run(folder.path)

@@ -255,7 +255,7 @@ def _overlay(table: Table, layer: Mapping[str, Any]) -> Table:
         old = table.get(key)
         if isinstance(value, Mapping) and isinstance(old, dict):
             named = key in {*PARTS, "method", "model", "partition"}
-            renamed = named and value.get("name", old.get("name")) != old.get("name")
+            renamed = named and None not in (old.get("name"), value.get("name")) and old["name"] != value["name"]
             table[key] = dict(value) if renamed else {**old, **value}
         else:
             table[key] = dict(value) if isinstance(value, Mapping) else value

@@ -69,6 +69,11 @@ class RunDisplay:
     def _on_folder(self, event: dict[str, Any]) -> None:
         self._say(f"run folder {event['path']}")
 
+    def _on_download(self, event: dict[str, Any]) -> None:
+        if self._bars is not None:
+            known = f" of {size(event['total'])}" if event["total"] else ""
+            self._bars.update(self._rounds, description=f"{event['file']} {size(event['done'])}{known}")
+
     def _on_start(self, event: dict[str, Any]) -> None:
         self._begin(event)
 
@@ -79,7 +84,8 @@ class RunDisplay:
     def _begin(self, event: dict[str, Any]) -> None:
         self._rounds_total = event["rounds"]
         if self._bars is not None:
-            self._bars.update(self._rounds, total=event["rounds"], completed=event["next_index"])
+            total, done = event["rounds"], event["next_index"]
+            self._bars.update(self._rounds, description="rounds", total=total, completed=done)
 
     def _on_round_start(self, event: dict[str, Any]) -> None:
         self._clients_total, self._clients_done = event["clients"], 0

@@ -15,7 +15,8 @@ from fedwild.protocol import Method
 from fedwild.rng import Rng
 from fedwild.task import Task
 
-Progress = Callable[[str], None]
+Download = Callable[[str, int, int | None], None]
+"""Told of a download: the file, the bytes so far and, if known, the bytes in all."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,9 @@ class Experiment:
     task: Task
 
 
-def prepare(config: Config, split: Split | None = None) -> Experiment:
+def prepare(config: Config, split: Split | None = None, progress: Download | None = None) -> Experiment:
     """Load the data and build the parts; `split` is given when a run goes on. Bad input ends here, before any file."""
-    dataset = load(config.data, config.seed)
+    dataset = load(config.data, config.seed, progress)
     config = config.with_model(default_model(dataset.input_shape))
     assert config.model is not None
     if split is None:

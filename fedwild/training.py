@@ -70,7 +70,8 @@ def train(
         for x, y in samples.batches(settings.batch_size, order, augment=True):
             if len(y) < smallest:
                 continue
-            value = objective.loss(model, x.to(device), y.to(device), draws)
+            x, y = x.to(device), y.to(device)
+            value = objective.loss(model, x, y, draws)
             penalty = steering.penalty(x, y)
             optimiser.zero_grad(set_to_none=True)
             (value if penalty is None else value + penalty).backward()

@@ -97,6 +97,7 @@ class GrowingHead(FedAvg):
         server.classes.add("novel-1", origin="discovered", since=server.step.index)
         model.grow_head(len(server.classes), found["0"][None])
         server.state.put("model", weights_of(model))
+        return None
 
 
 class HeadBank(FedAvg):
@@ -190,6 +191,7 @@ class Newcomer(FedAvg):
             server.rng.seed_torch("rows")
             model.grow_head(len(server.classes))
         server.state.put("model", weights_of(model))
+        return None
 
 
 class Masked(FedAvg):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import torch
 
+from fedwild.cli import main
 from fedwild.config import PARTS
 from fedwild.engines.base import Job
-from fedwild.engines.site import Site, predict
+from fedwild.engines.site import Site
 from fedwild.errors import UserError
 from fedwild.methods import METHODS
 from fedwild.payload import Payload
@@ -27,7 +29,7 @@ def small(method: str) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("clients", [1, 2, 4])
+@pytest.mark.parametrize("clients", [1, 2, 3, 4])
 @pytest.mark.parametrize("classes", [1, 2, 3])
 def test_runs_for_any_number_of_classes_and_clients(method: str, classes: int, clients: int, tmp_path: Path) -> None:
     dataset = tiny_dataset(classes)
@@ -186,3 +188,18 @@ def test_a_run_folder_opens_as_a_run(tmp_path: Path) -> None:
     dataset, split = small("fedavg")
     result = run_tiny(tmp_path / "run", "fedavg", dataset, split)
     assert opened(tmp_path / "run").metrics["closed_accuracy"] == result["metrics"]["closed_accuracy"]
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_its_name_alone_is_enough_for_a_job_on_the_embedded_digits(
+    method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["run", "--method", method, "--out", str(tmp_path / "run"), "--json", "--workers", "2"])
+    assert exit_.value.code == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["seconds"] < 120
+    chance = 1 / len(result["classes"])
+    assert result["metrics"]["closed_accuracy"] > 1.5 * chance
+    assert result["metrics"]["auroc"] is not None
+    assert Payload.read(tmp_path / "run" / "model.safetensors").tensors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from pathlib import Path
@@ -131,10 +132,8 @@ def test_a_json_part_that_is_no_object_is_refused(metadata: object) -> None:
 def test_random_damage_is_refused_or_harmless(noise: bytes, at: int) -> None:
     data = bytearray(example().encode())
     data[at : at + len(noise)] = noise
-    try:
+    with contextlib.suppress(BadReply):
         Payload.decode(data)
-    except BadReply:
-        pass
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -1,0 +1,116 @@
+"""A hermetic place for every test: one thread, no real data, and the command line as a function."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
+
+
+@pytest.fixture(autouse=True)
+def no_real_data(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees data sets of this machine or leaves any in its cache."""
+    empty = str(tmp_path_factory.getbasetemp() / "no-data")
+    monkeypatch.setenv("FEDWILD_DATA", empty)
+    monkeypatch.setenv("XDG_CACHE_HOME", empty)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left: its exit code, standard output and standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Outcome]
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """`fedwild ARGUMENTS` in this process, in an empty folder. Whatever is not an exit is the test's failure."""
+    from fedwild.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str | Path) -> Outcome:
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Outcome(ended.value.code, said.out, said.err)
+
+    return run
+
+
+@pytest.fixture
+def refused(cli: Cli, tmp_path: Path) -> Refused:
+    """`fedwild ARGUMENTS` must be refused: exit code 2, lines that begin with 'error: ', and no file changed."""
+
+    def refuse(*arguments: str | Path) -> str:
+        before = contents(tmp_path)
+        outcome = cli(*arguments)
+        assert outcome.code == 2, outcome
+        lines = outcome.err.splitlines()
+        assert lines
+        assert all(line.startswith("error: ") for line in lines), outcome.err
+        assert outcome.out == ""
+        assert contents(tmp_path) == before
+        return outcome.err
+
+    return refuse
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """Every path below a folder, hidden ones too, with what is in it."""
+    return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+TINY = (
+    *("--data", "synthetic:8x8x1:4:80", "--partition", "iid", "--clients", "2", "--workers", "0"),
+    *("--model", "mlp", "--set", "model.hidden=[4]", "--set", "data.known=3"),
+)
+"""Arguments of a federation that runs in a blink: two clients, three known classes and one unknown."""
+
+
+@pytest.fixture(scope="session")
+def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of three rounds. Do not change it: ask for `finished`."""
+    from fedwild import api
+
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    tables = {
+        "data": {"name": "synthetic:8x8x1:4:80", "known": 3},
+        "model": {"name": "mlp", "hidden": [4]},
+        "method": {"name": "fedavg", "rounds": 3},
+        "partition": {"name": "iid"},
+    }
+    return api.run(tables, clients=2, workers=0, out=folder).path
+
+
+@pytest.fixture
+def finished(finished_once: Path, tmp_path: Path) -> Path:
+    """A finished run of three rounds, the test's own."""
+    import shutil
+
+    return Path(shutil.copytree(finished_once, tmp_path / "finished"))
+
+
+def unfinish(run: Path, rounds: int = 2) -> Path:
+    """Make of a finished run one that was killed after so many rounds."""
+    for name in ("result.json", "model.safetensors"):
+        (run / name).unlink()
+    for checkpoint in (run / "checkpoints").iterdir():
+        if int(checkpoint.stem) > rounds:
+            checkpoint.unlink()
+    return run

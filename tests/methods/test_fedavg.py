@@ -1,0 +1,102 @@
+"""FedAvg and the one-shot methods, with two toy clients computed by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedwild.corrections import Steering
+from fedwild.engines.base import Job
+from fedwild.engines.site import Site
+from fedwild.openset import make_score
+from fedwild.payload import Payload
+from fedwild.predictors import ScoredModel, Vote
+from fedwild.protocol import Step
+from fedwild.rng import Rng
+from fedwild.task import weights_of
+from fedwild.training import train
+from tests.tiny import even_shares, run_tiny, split_by, tiny_dataset, tiny_experiment
+
+
+@pytest.fixture
+def data() -> Any:
+    return tiny_dataset(classes=2)
+
+
+def final(folder: Path) -> Payload:
+    return Payload.read(folder / "model.safetensors")
+
+
+def test_one_round_is_the_sample_weighted_mean_of_the_clients_own_training(data: Any, tmp_path: Path) -> None:
+    shares = even_shares(data, 2, 1)[0]
+    split = split_by(data, 2, [shares[:8], shares[8:]])
+    run_tiny(tmp_path / "run", "fedavg", data, split, {"method": {"rounds": 1}})
+
+    experiment = tiny_experiment("fedavg", data, split, {"method": {"rounds": 1}})
+    site = Site(data, split, experiment.config.data, experiment.method, experiment.task, 0, tmp_path, tmp_path)
+    start = weights_of(experiment.task.build(2, Rng(0).child("start")))
+    total: dict[str, torch.Tensor] = {}
+    counts = []
+    for name in ("client-00", "client-01"):
+        client = site.client(Job("local", Step("train", 0, 0), "", name, split.known))
+        model = experiment.task.network(start, 2)
+        method: Any = experiment.method
+        train(model, client.train, method.params, method.objective, Steering(), Rng(0).child("train", 0, name))
+        counts.append(len(client.train))
+        for key, tensor in weights_of(model).items():
+            total[key] = total.get(key, 0) + counts[-1] * tensor.double()
+    assert counts[0] != counts[1]
+    for key, tensor in final(tmp_path / "run").group("model").items():
+        assert torch.equal(tensor, (total[key] / sum(counts)).float())
+
+
+def test_fedavg_learns(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 3))
+    settings = {"method": {"rounds": 15, "lr": 0.1}}
+    assert run_tiny(tmp_path / "run", "fedavg", data, split, settings)["metrics"]["closed_accuracy"] == 1.0
+
+
+def test_local_only_never_mixes_clients(data: Any, tmp_path: Path) -> None:
+    shares = even_shares(data, 2, 2)
+    run_tiny(tmp_path / "both", "local-only", data, split_by(data, 2, shares))
+    run_tiny(tmp_path / "alone", "local-only", data, split_by(data, 2, shares[:1]))
+    both, alone = final(tmp_path / "both"), final(tmp_path / "alone")
+    for key, tensor in alone.group("models/client-00").items():
+        assert torch.equal(tensor, both.group("models/client-00")[key])
+
+
+def test_local_only_reports_the_mean_over_clients_and_each_client(data: Any, tmp_path: Path) -> None:
+    result = run_tiny(tmp_path / "run", "local-only", data, split_by(data, 2, even_shares(data, 2, 3)))
+    accuracies = [figures["closed_accuracy"] for figures in result["by"].values()]
+    assert len(accuracies) == 3
+    assert result["metrics"]["closed_accuracy"] == pytest.approx(sum(accuracies) / 3)
+    assert set(result["thresholds"]) == {"client-00", "client-01", "client-02"}
+
+
+def test_a_vote_is_the_mean_of_probabilities_and_of_unknown_scores(data: Any) -> None:
+    task = tiny_experiment("fedavg", data, split_by(data, 2, even_shares(data, 2, 1))).task
+    models = [task.build(2, Rng(seed)) for seed in range(3)]
+    score = make_score("energy")
+    x = torch.rand(7, 1, 8, 8)
+    answer = Vote(models, 2, score).predict(x)
+    single = [ScoredModel(model, 2, score).predict(x) for model in models]
+    expected = torch.stack([one.logits.softmax(1) for one in single]).mean(0)
+    assert torch.allclose(answer.logits.softmax(1), expected, atol=1e-6)
+    assert torch.allclose(answer.unknown, torch.stack([one.unknown for one in single]).mean(0))
+
+
+def test_clients_without_samples_have_no_vote(data: Any, tmp_path: Path) -> None:
+    rows = even_shares(data, 2, 1)[0]
+    for name, shares in (("with", [rows, []]), ("without", [rows])):
+        run_tiny(tmp_path / name, "close-set-voting", data, split_by(data, 2, shares))
+    with_empty, without = final(tmp_path / "with"), final(tmp_path / "without")
+    assert with_empty.info["thresholds"] == without.info["thresholds"]
+
+
+def test_extra_outputs_of_a_head_are_not_classes(data: Any) -> None:
+    task = tiny_experiment("fedavg", data, split_by(data, 2, even_shares(data, 2, 1))).task
+    predictor = ScoredModel(task.build(3, Rng(0)), 2, make_score("msp"))
+    assert predictor.predict(torch.rand(4, 1, 8, 8)).logits.shape == (4, 2)

@@ -1,0 +1,108 @@
+"""Thresholds come from the clients' validation data, figures from the test set, and neither from the other."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedwild.engines.base import Job
+from fedwild.engines.site import Site, predict
+from fedwild.metrics import UNKNOWN, open_set_report
+from fedwild.payload import Payload
+from fedwild.protocol import Server, Step
+from fedwild.rng import Rng
+from tests.tiny import even_shares, run_tiny, split_by, tiny_dataset, tiny_experiment
+
+
+@pytest.fixture
+def data() -> Any:
+    return tiny_dataset(classes=3, per_class=24)
+
+
+def rebuilt(folder: Path, data: Any, split: Any) -> tuple[Any, Site, Server]:
+    experiment = tiny_experiment("fedavg", data, split)
+    payload = Payload.read(folder / "model.safetensors")
+    server = Server.from_payload(payload, experiment.task, Step("end", 0, 0), Rng(0))
+    site = Site(data, split, experiment.config.data, experiment.method, experiment.task, 0, folder, folder)
+    return experiment.method.predictor(server), site, server
+
+
+def test_the_threshold_accepts_the_asked_share_of_all_validation_samples(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 3, even_shares(data, 3, 4))
+    run_tiny(tmp_path / "run", "fedavg", data, split, {"evaluation": {"accept": 0.8}})
+    predictor, site, server = rebuilt(tmp_path / "run", data, split)
+    scores = []
+    for client in split.clients:
+        samples = site.client(Job("validate", server.step, "", client.name, split.known)).validation
+        scores.append(predict(predictor, samples, "cpu").unknown.numpy())
+    pooled = np.sort(np.concatenate(scores))
+    threshold = server.thresholds["*"]
+    assert threshold in pooled
+    assert (pooled <= threshold).mean() >= 0.8
+    assert (pooled < threshold).mean() < 0.8
+
+
+def test_the_figures_equal_a_computation_from_scratch(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 3, even_shares(data, 3, 2))
+    result = run_tiny(tmp_path / "run", "fedavg", data, split, {"method": {"rounds": 3}})
+    predictor, _, server = rebuilt(tmp_path / "run", data, split)
+    answer = predictor.predict(data.x_test.float() / 255)
+    truth = np.where(data.y_test.numpy() < 3, data.y_test.numpy(), UNKNOWN)
+    decision = answer.logits.argmax(1).numpy().copy()
+    decision[answer.unknown.numpy() > server.thresholds["*"]] = UNKNOWN
+    expected = open_set_report(answer.logits.numpy(), answer.unknown.numpy(), truth, decision)
+    for key, value in expected.items():
+        assert result["metrics"][key] == pytest.approx(value, nan_ok=True, abs=1e-6), key
+
+
+def test_without_validation_samples_everything_is_accepted_and_said(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 3, [[0, 1, 2]])
+    notes: list[str] = []
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "note":
+            notes.append(event["text"])
+
+    result = run_tiny(tmp_path / "run", "fedavg", data, split, listener=listen)
+    assert result["thresholds"]["*"] == math.inf
+    assert result["metrics"]["unk"] == 0
+    assert any("accepts everything" in note for note in notes)
+
+
+def test_figures_are_given_by_domain_when_there_are_several(data: Any, tmp_path: Path) -> None:
+    two = type(data)(**{**vars(data), "domains": ("one", "two"), "domain_test": torch.arange(len(data.y_test)) % 2})
+    split = split_by(two, 3, even_shares(two, 3, 2))
+    result = run_tiny(tmp_path / "run", "fedavg", two, split)
+    assert set(result["by"]) == {"one", "two"}
+    both = [result["by"][name]["closed_accuracy"] for name in ("one", "two")]
+    known = [int(((two.domain_test == i) & (two.y_test < 3)).sum()) for i in (0, 1)]
+    pooled = sum(a * n for a, n in zip(both, known, strict=True)) / sum(known)
+    assert result["metrics"]["closed_accuracy"] == pytest.approx(pooled)
+
+
+def test_evaluation_may_be_rare_but_always_ends_the_run(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 3, even_shares(data, 3, 2))
+    measured: list[int] = []
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "round" and event["metrics"] is not None:
+            measured.append(event["index"])
+
+    for every, expected in ((0, [4]), (2, [1, 3, 4]), (1, [0, 1, 2, 3, 4])):
+        measured.clear()
+        settings = {"evaluation": {"every": every}, "method": {"rounds": 5}}
+        run_tiny(tmp_path / str(every), "fedavg", data, split, settings, listener=listen)
+        assert measured == expected
+
+
+def test_how_often_a_run_is_measured_does_not_change_its_model(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 3, even_shares(data, 3, 2))
+    for every in (0, 1):
+        run_tiny(tmp_path / str(every), "fedavg", data, split, {"evaluation": {"every": every}})
+    models = [(tmp_path / str(every) / "model.safetensors").read_bytes() for every in (0, 1)]
+    assert models[0] == models[1]

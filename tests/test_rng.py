@@ -1,0 +1,98 @@
+"""Random streams depend on their key and on nothing else."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from fedwild.rng import Rng
+
+KEYS = [
+    (Rng(0).child("train", 0, "client-00"), "batches"),
+    (Rng(0).child("train", 0, "client-00"), "objective"),
+    (Rng(0).child("train", 0, "client-01"), "batches"),
+    (Rng(0).child("train", 1, "client-00"), "batches"),
+    (Rng(0).child("distil", 0, "client-00"), "batches"),
+    (Rng(1).child("train", 0, "client-00"), "batches"),
+    (Rng(0).child("train", 0), "client-00"),
+    (Rng(0).child("train", 1, 0), "batches"),
+    (Rng(0).child("train", 10), "batches"),
+]
+
+
+def test_the_same_key_gives_the_same_stream() -> None:
+    one, other = Rng(7).child("train", 3, "a"), Rng(7).child("train").child(3).child("a")
+    assert one == other
+    assert torch.equal(torch.rand(50, generator=one.torch("x")), torch.rand(50, generator=other.torch("x")))
+    assert np.array_equal(one.numpy("x").random(50), other.numpy("x").random(50))
+
+
+@pytest.mark.parametrize(("one", "other"), itertools.combinations(range(len(KEYS)), 2))
+def test_another_seed_phase_round_client_or_purpose_gives_another_stream(one: int, other: int) -> None:
+    (rng, purpose), (rng2, purpose2) = KEYS[one], KEYS[other]
+    assert rng.number(purpose) != rng2.number(purpose2)
+    a, b = torch.rand(20, generator=rng.torch(purpose)), torch.rand(20, generator=rng2.torch(purpose2))
+    assert not torch.equal(a, b)
+
+
+def test_streams_do_not_depend_on_the_order_in_which_they_are_drawn() -> None:
+    def draw(order: list[int]) -> dict[int, float]:
+        root = Rng(3)
+        return {
+            i: float(torch.rand(1, generator=root.child("train", 0, f"client-{i}").torch("batches"))) for i in order
+        }
+
+    assert draw([0, 1, 2, 3]) == draw([3, 1, 0, 2])
+
+
+def test_asking_again_starts_the_stream_again() -> None:
+    rng = Rng(1)
+    first = rng.torch("a")
+    torch.rand(5, generator=first)
+    rng.numpy("a").random(5)
+    assert torch.rand(1, generator=rng.torch("a")) != torch.rand(1, generator=first)
+    assert rng.torch("a").initial_seed() == rng.number("a")
+
+
+def test_ten_thousand_keys_do_not_collide() -> None:
+    keys = itertools.product(range(5), ("train", "distil"), range(10), range(20), ("batches", "objective", "layers"))
+    chosen = list(itertools.islice(keys, 10_000))
+    numbers = {Rng(seed).child(phase, number, f"client-{c:02d}").number(p) for seed, phase, number, c, p in chosen}
+    assert len(numbers) == len(chosen) >= 6000
+    many = {Rng(0).child("train", r, f"client-{c:03d}").number("batches") for r in range(100) for c in range(100)}
+    assert len(many) == 10_000
+
+
+def test_numbers_have_63_bits() -> None:
+    numbers = [Rng(0).child(i).number("x") for i in range(200)]
+    assert all(0 <= number < 2**63 for number in numbers)
+    assert max(numbers) > 2**62
+
+
+def test_seeds_up_to_63_bits_are_told_apart() -> None:
+    assert len({Rng(seed).number("x") for seed in (0, 1, 2**32, 2**62, 2**63 - 1)}) == 5
+
+
+def test_seed_torch_sets_the_global_generator() -> None:
+    rng = Rng(5).child("a")
+    rng.seed_torch("layers")
+    first = (torch.rand(3), torch.randn(2))
+    torch.rand(100)
+    rng.seed_torch("layers")
+    assert torch.equal(torch.rand(3), first[0])
+    assert torch.equal(torch.randn(2), first[1])
+    rng.seed_torch("other")
+    assert not torch.equal(torch.rand(3), first[0])
+    assert torch.initial_seed() == rng.number("other")
+
+
+def test_the_kinds_of_generator_leave_the_global_one_alone() -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    Rng(0).torch("a").seed()
+    Rng(0).numpy("a").random()
+    assert torch.equal(torch.rand(3), expected)
