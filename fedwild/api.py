@@ -8,6 +8,7 @@ print(run.metrics["auroc"], run.predict(images))
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedwild.config import Config, parse_setting, read_toml, resolve
+from fedwild.config import Config, changes, parse_setting, read_toml, resolve
 from fedwild.data import Samples
 from fedwild.engines.base import Job
 from fedwild.engines.local import LocalEngine
@@ -79,8 +80,15 @@ class Run:
     @cached_property
     def experiment(self) -> Experiment:
         """Data, split, method and task, as the run used them."""
+        facts = self.folder.facts()
+        changed = changes(facts.get("config") or {}, json.loads(json.dumps(self.config.decisive())))
+        if changed:
+            raise UserError(
+                f"{str(self.path / 'config.toml')!r} was changed since the run began: {'; '.join(changed)}. "
+                "Put it back, or start a new run."
+            )
         experiment = prepare(self.config, self.folder.split())
-        if fingerprint(experiment.dataset) != self.folder.facts().get("data"):
+        if fingerprint(experiment.dataset) != facts.get("data"):
             raise UserError(
                 f"data {self.config.data.name!r} is not what run {str(self.path)!r} began with: "
                 "samples or labels have changed. Put the old files back, or start a new run."
@@ -93,15 +101,15 @@ class Run:
         site = self._site(self.path)
         method = self.experiment.method
         if method.personal and client not in method.owners(server):
-            names = ", ".join(method.owners(server))
-            raise UserError(f"client = {client!r}: method {method.name!r} has a model per client, say whose: {names}.")
+            whose = ", ".join(method.owners(server))
+            raise UserError(f"client = {client!r}: method {method.name!r} has a model per client, say whose: {whose}.")
         states = self._states()
-        whose = (
+        owner = (
             site.client(Job("test", server.step, "", client, server.classes.names, states.get(client)))
             if (method.personal and client)
             else None
         )
-        predictor = method.predictor(server, whose)
+        predictor = method.predictor(server, owner)
         data = self.config.data
         rows = torch.arange(len(x))
         samples = Samples(x, torch.full_like(rows, UNKNOWN), rows, data.mean, data.std)
@@ -222,7 +230,7 @@ def start(config: Config, out: Path | None, listener: Listener) -> Run:
 
     experiment = prepare(config, progress=downloading)
     stem = f"{config.method.name}-{experiment.dataset.name}".replace("/", "_").replace(":", "_")
-    facts = {"data": fingerprint(experiment.dataset)}
+    facts = {"data": fingerprint(experiment.dataset), "config": experiment.config.decisive()}
     try:
         folder = RunFolder.create(out, stem, experiment.config.to_toml(), experiment.split, facts)
     except OSError as error:

@@ -241,7 +241,7 @@ def data_show(
         counts = class_counts(dataset, split).tolist()
         print(json.dumps({"clients": names, "classes": list(dataset.classes), "counts": counts, "png": str(png)}))
         return
-    out.print(terminal_picture(dataset, split))
+    out.print(terminal_picture(dataset, split, out.width))
     out.print(f"picture written to {png}", highlight=False, markup=False)
 
 

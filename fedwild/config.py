@@ -267,6 +267,23 @@ def _copy(table: Mapping[str, Any]) -> Table:
     return copied
 
 
+def changes(old: Table, new: Table) -> list[str]:
+    """What differs between two configs' tables, a phrase per key."""
+    before, after = _flat(old), _flat(new)
+    return [
+        f"{key} was {before.get(key)!r} and is {after.get(key)!r}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _flat(table: Table) -> Table:
+    flat: Table = {}
+    for key, value in table.items():
+        flat.update({f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value})
+    return flat
+
+
 def read_toml(path: Path) -> Table:
     """A config file's tables."""
     try:

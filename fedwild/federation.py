@@ -52,10 +52,12 @@ class Federation:
         self.method = experiment.method
         self.folder = folder
         self._listener = listener
-        self._names = tuple(sorted(client.name for client in experiment.split.clients))
+        clients = experiment.split.clients
+        self._names = tuple(sorted(client.name for client in clients))
+        self._loads = {client.name: len(client.train) + len(client.unlabelled) for client in clients}
         self.rng = Rng(experiment.config.seed)
-        self.steps = [Step(phase.name, number, 0) for phase in self.method.phases() for number in range(phase.rounds)]
-        self.steps = [Step(s.phase, s.round, index) for index, s in enumerate(self.steps)]
+        rounds = [(phase.name, number) for phase in self.method.phases() for number in range(phase.rounds)]
+        self.steps = [Step(phase, number, index) for index, (phase, number) in enumerate(rounds)]
 
     def run(self) -> dict[str, Any]:
         """Go on to the end; returns the final result. A failing disk becomes one sentence."""
@@ -94,7 +96,6 @@ class Federation:
 
     def _restore(self) -> tuple[Server, Ledger]:
         """The server and ledger of the last checkpoint, or new ones."""
-        config = self.experiment.config
         payload = self.folder.last_checkpoint()
         start = Step("start", 0, 0)
         if payload is None:
@@ -108,8 +109,6 @@ class Federation:
             )
             self.method.start(server)
         else:
-            if payload.info["config"] != config.decisive():
-                raise UserError(changed_settings(payload.info["config"], config.decisive(), self.folder.path))
             ledger = Ledger(**{**payload.info["ledger"], "evaluation": None})
             last = payload.info["ledger"]["evaluation"]
             ledger.evaluation = Evaluation(**last) if last else None
@@ -130,7 +129,6 @@ class Federation:
 
     def _checkpoint(self, server: Server, ledger: Ledger) -> None:
         payload = server.to_payload()
-        payload.info["config"] = self.experiment.config.decisive()
         payload.info["ledger"] = {
             **vars(ledger),
             "evaluation": vars(ledger.evaluation) if ledger.evaluation else None,
@@ -230,7 +228,7 @@ class Federation:
 
         def jobs() -> Iterator[Job]:
             # Large clients first, so that no worker is left with one at the end.
-            for name in sorted(chosen, key=lambda name: (-self._load(name), name)):
+            for name in sorted(chosen, key=lambda name: (-self._loads[name], name)):
                 path, sizes[name] = outbox.file(self.method.send(server, name))
                 yield Job("local", step, path, name, server.classes.names, ledger.states.get(name))
 
@@ -263,11 +261,6 @@ class Federation:
             )
         outbox.clear()
         return dict(sorted(accepted.items())), losses
-
-    def _load(self, name: str) -> int:
-        if not hasattr(self, "_loads"):
-            self._loads = {c.name: len(c.train) + len(c.unlabelled) for c in self.experiment.split.clients}
-        return self._loads[name]
 
     def _examine(self, server: Server, answer: Answer) -> tuple[str | None, Payload]:
         """Why an answer cannot be used, or None; and its payload."""
@@ -340,27 +333,3 @@ class Outbox:
 
 def _itself(payload: Payload) -> Payload:
     return payload
-
-
-def changed_settings(old: dict[str, Any], new: dict[str, Any], path: Path) -> str:
-    """The sentence for a resumed run whose settings are not those it began with."""
-    before, after = _flat(old), _flat(new)
-    changes = [
-        f"{key} was {before.get(key)!r} and is {after.get(key)!r}"
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key)
-    ]
-    return (
-        f"{str(path / 'config.toml')!r} was changed since the run began: {'; '.join(changes)}. "
-        "Put it back, or start a new run."
-    )
-
-
-def _flat(table: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, dict):
-            flat.update({f"{key}.{inner}": item for inner, item in value.items()})
-        else:
-            flat[key] = value
-    return flat

@@ -117,17 +117,12 @@ def test_a_rule_over_several_keys_is_told_with_the_section() -> None:
 def test_described_has_a_row_per_setting() -> None:
     rows = {row["name"]: row for row in Oven.described()}
     assert list(rows) == ["heat", "minutes", "mode", "trays", "label", "light"]
-    assert (
-        rows["heat"]
-        == {
-            "name": "heat",
-            "type": "number",
-            "default": 180.0,
-            "allowed": "> 0, <= 300",
-            "description": "degrees",
-        }
-        or rows["heat"]["allowed"] == "<= 300, > 0"
-    )
+    assert {key: rows["heat"][key] for key in ("type", "default", "description")} == {
+        "type": "number",
+        "default": 180.0,
+        "description": "degrees",
+    }
+    assert set(rows["heat"]["allowed"].split(", ")) == {"> 0", "<= 300"}
     assert rows["minutes"]["default"] is None
     assert rows["mode"]["allowed"] == "fan | grill"
     assert rows["trays"]["default"] == [1]

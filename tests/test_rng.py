@@ -30,7 +30,7 @@ def test_the_same_key_gives_the_same_stream() -> None:
     assert np.array_equal(one.numpy("x").random(50), other.numpy("x").random(50))
 
 
-@pytest.mark.parametrize(("one", "other"), itertools.combinations(range(len(KEYS)), 2))
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(range(len(KEYS)), 2)))
 def test_another_seed_phase_round_client_or_purpose_gives_another_stream(one: int, other: int) -> None:
     (rng, purpose), (rng2, purpose2) = KEYS[one], KEYS[other]
     assert rng.number(purpose) != rng2.number(purpose2)
@@ -58,12 +58,9 @@ def test_asking_again_starts_the_stream_again() -> None:
 
 
 def test_ten_thousand_keys_do_not_collide() -> None:
-    keys = itertools.product(range(5), ("train", "distil"), range(10), range(20), ("batches", "objective", "layers"))
-    chosen = list(itertools.islice(keys, 10_000))
-    numbers = {Rng(seed).child(phase, number, f"client-{c:02d}").number(p) for seed, phase, number, c, p in chosen}
-    assert len(numbers) == len(chosen) >= 6000
-    many = {Rng(0).child("train", r, f"client-{c:03d}").number("batches") for r in range(100) for c in range(100)}
-    assert len(many) == 10_000
+    keys = itertools.product(range(5), ("train", "distil"), range(20), range(25), ("batches", "layers"))
+    numbers = [Rng(seed).child(phase, number, f"client-{c:02d}").number(p) for seed, phase, number, c, p in keys]
+    assert len(set(numbers)) == len(numbers) == 10_000
 
 
 def test_numbers_have_63_bits() -> None:

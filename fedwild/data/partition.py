@@ -25,11 +25,17 @@ class NoParams(Hyper):
     """A partition without settings."""
 
 
-class DirichletParams(Hyper):
-    """Settings of `dirichlet` and `quantity`."""
+class QuantityParams(Hyper):
+    """Settings of `quantity`."""
 
     beta: float = Field(0.5, gt=0, description="Concentration: smaller is more uneven.")
     min_samples: int = Field(10, ge=0, description="Redraw until every client has at least this many samples.")
+
+
+class DirichletParams(QuantityParams):
+    """Settings of `dirichlet`."""
+
+    balance: bool = Field(True, description="A client that has its fair share of all samples gets no more.")
 
 
 class ClassesParams(Hyper):
@@ -100,7 +106,7 @@ def deal_dirichlet(
     sizes = [len(rows) for rows in members]
 
     def draw() -> np.ndarray:
-        return balanced_counts(sizes, clients, params.beta, rng)
+        return balanced_counts(sizes, clients, params.beta, rng, params.balance)
 
     counts = _redraw(draw, len(labels), clients, params)
     hands: list[list[np.ndarray]] = [[] for _ in range(clients)]
@@ -111,13 +117,15 @@ def deal_dirichlet(
     return [np.concatenate(hand) for hand in hands]
 
 
-def balanced_counts(sizes: list[int], clients: int, beta: float, rng: np.random.Generator) -> np.ndarray:
+def balanced_counts(
+    sizes: list[int], clients: int, beta: float, rng: np.random.Generator, balance: bool = True
+) -> np.ndarray:
     """How many of each class each client gets: (classes, clients) int64, rows summing to `sizes`."""
     total = sum(sizes)
     held = np.zeros(clients, dtype=np.int64)
     counts = np.zeros((len(sizes), clients), dtype=np.int64)
     for row, size in enumerate(sizes):
-        hungry = held * clients < total
+        hungry = (held * clients < total) | (not balance)
         shares = rng.dirichlet(np.full(clients, beta)) * hungry
         if shares.sum() <= 0:  # a tiny beta can give everything to clients that may take no more
             shares = hungry.astype(float)
@@ -185,7 +193,7 @@ def deal_shards(
 def deal_quantity(
     labels: np.ndarray,
     clients: int,
-    params: DirichletParams,
+    params: QuantityParams,
     rng: np.random.Generator,
     domains: np.ndarray | None = None,
     owners: np.ndarray | None = None,
@@ -240,7 +248,7 @@ def _by_class(labels: np.ndarray) -> list[np.ndarray]:
     return [np.nonzero(labels == label)[0] for label in np.unique(labels)]
 
 
-def _redraw(draw: Callable[[], np.ndarray], samples: int, clients: int, params: DirichletParams) -> np.ndarray:
+def _redraw(draw: Callable[[], np.ndarray], samples: int, clients: int, params: QuantityParams) -> np.ndarray:
     """Counts (rows, clients) of the first draw that gives every client `min_samples`.
 
     Where there are too few samples for that, the best of a hundred draws (largest minimum) is taken.
@@ -264,7 +272,7 @@ def _redraw(draw: Callable[[], np.ndarray], samples: int, clients: int, params: 
     return best
 
 
-def _loose_minimum(params: DirichletParams, classes: int, clients: int) -> DirichletParams:
+def _loose_minimum(params: QuantityParams, classes: int, clients: int) -> QuantityParams:
     return params.model_copy(update={"min_samples": 0})
 
 
@@ -289,7 +297,7 @@ PARTITIONS: dict[str, PartitionEntry] = {
         PartitionEntry(
             "quantity",
             "Client sizes by a Dirichlet(beta) draw.",
-            DirichletParams,
+            QuantityParams,
             deal_quantity,
             _loose_minimum,
         ),

@@ -55,9 +55,9 @@ def terminal_picture(dataset: Dataset, split: Split, width: int = 100) -> Group:
     grid = whole.shrunk(_MAX_ROWS, _MAX_COLUMNS)
     top = max(1, int(grid.counts.max()))
     digits = len(str(top))
-    cells = [max(len(name), digits + 2) + 2 for name in grid.columns]
+    cells = [max(len(name), digits + 2) + 1 for name in grid.columns]
     roomy = max(len(name) for name in grid.rows) + sum(cells) + 10 <= width
-    table = Table(box=None, pad_edge=False, padding=(0, 1 if roomy else 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 1 if roomy else 0, 0, 0))
     table.add_column("", no_wrap=True)
     for name in grid.columns:
         table.add_column(name if roomy else "", justify="right", no_wrap=True)
@@ -133,7 +133,8 @@ def _summary(grid: _Grid, split: Split) -> str:
     return (
         f"{len(grid.rows)} clients, {int(sizes.sum())} samples; per client {sizes.min()} to {sizes.max()} "
         f"(median {int(np.median(sizes))}), {held.min()} to {held.max()} of {len(grid.columns)} classes; "
-        f"{len(split.known)} known, {len(split.novel)} novel (?), {len(split.unknown)} unknown"
+        f"{len(split.known)} known, {len(split.novel)} novel{' (?)' if split.novel else ''}, "
+        f"{len(split.unknown)} unknown"
     )
 
 

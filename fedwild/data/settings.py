@@ -142,6 +142,7 @@ class PartitionSettings(Hyper):
     min_samples: Count | None = Field(
         None, description="dirichlet, quantity: redraw until every client has as many (10)."
     )
+    balance: bool | None = Field(None, description="dirichlet: a client with its fair share gets no more (true).")
     k: Positive | None = Field(None, description="classes: how many classes each client has (2).")
     shards_per_client: Positive | None = Field(None, description="shards: label-sorted shards each client gets (2).")
     clients_per_domain: Positive | None = Field(None, description="domain: clients that share one domain (1).")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -60,6 +61,8 @@ class LocalEngine:
             import_before_fork()
         else:
             share(site)
+        # A million objects of imported libraries need not be looked through for garbage, here or in a worker.
+        gc.freeze()
         self._workers = [self._start() for _ in range(workers)]
 
     def _start(self) -> Worker:
@@ -119,6 +122,7 @@ class LocalEngine:
             worker.process.terminate()
             worker.process.join()
         self._workers = []
+        gc.unfreeze()
         torch.set_num_threads(self._threads)
 
 

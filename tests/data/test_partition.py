@@ -249,3 +249,12 @@ def test_domains_and_owners_name_the_clients() -> None:
         client_names("owner", check_params("owner", {}), 3, two)
     with pytest.raises(UserError, match="does not say who owns"):
         client_names("owner", check_params("owner", {}), None, toy())
+
+
+def test_without_the_balance_rule_classes_are_dealt_by_the_draw_alone() -> None:
+    sizes, clients = [400, 400, 400], 4
+    draws = rng(5)
+    expected = [draws.dirichlet(np.full(clients, 0.5)) * size for size in sizes]
+    counts = balanced_counts(sizes, clients, 0.5, rng(5), balance=False)
+    assert np.abs(counts - np.array(expected)).max() <= 1
+    assert not np.array_equal(counts, balanced_counts(sizes, clients, 0.5, rng(5)))
