@@ -8,7 +8,9 @@ print(run.metrics["auroc"], run.predict(images))
 
 from __future__ import annotations
 
+import contextlib
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -100,6 +102,9 @@ class Run:
         server = self._server()
         site = self._site(self.path)
         method = self.experiment.method
+        if client is not None and client not in server.clients:
+            names = ", ".join(server.clients)
+            raise UserError(f"client = {client!r} is not one of this {method.name} run's clients: {names}.")
         if method.personal and client not in method.owners(server):
             whose = ", ".join(method.owners(server))
             raise UserError(f"client = {client!r}: method {method.name!r} has a model per client, say whose: {whose}.")
@@ -116,24 +121,22 @@ class Run:
         prediction = predict(predictor, samples, self.experiment.task.device)
         threshold = server.thresholds.get(client if method.personal and client else EVERYONE, float("inf"))
         ids = decide(prediction.logits, prediction.unknown, threshold).tolist()
-        names = server.classes.names
-        labels = ["unknown" if i == UNKNOWN else names[i] for i in ids]
-        return Answers(labels, prediction.unknown, threshold, prediction.logits, names)
+        classes = server.classes.names
+        labels = ["unknown" if i == UNKNOWN else classes[i] for i in ids]
+        return Answers(labels, prediction.unknown, threshold, prediction.logits, classes)
 
     def evaluate(self, workers: int | None = None) -> Evaluation:
         """Measure the run's model again, on the run's own test split."""
         server = self._server()
-        spool = self.folder.new_spool()
-        engine = LocalEngine(self._site(spool), worker_count(workers))
-        try:
+        with tempfile.TemporaryDirectory(prefix="fedwild-") as name:
+            spool = Path(name)
             snapshot = spool / "server.safetensors"
             server.to_payload().write(snapshot, durable=False)
             e = self.experiment
-            examiner = Examiner(e.method, e.dataset, e.split, e.config.evaluation.accept, engine.run)
-            return examiner.evaluate(server, server.step, str(snapshot), self._states())
-        finally:
-            engine.close()
-            self.folder.drop_spool(spool)
+            count = worker_count(e.config.with_engine(workers=workers).engine.workers)
+            with contextlib.closing(LocalEngine(self._site(spool), count)) as engine:
+                examiner = Examiner(e.method, e.dataset, e.split, e.config.evaluation.accept, engine.run)
+                return examiner.evaluate(server, server.step, str(snapshot), self._states())
 
     def _server(self) -> Server:
         payload = self.folder.server()
@@ -208,7 +211,7 @@ def flag_layer(
 ) -> dict[str, Any]:
     """The tables that the short flags stand for."""
     if data is not None and not isinstance(data, str):
-        data = list(data) if len(data) > 1 else data[0]
+        data = data[0] if len(data) == 1 else list(data)
     tables: dict[str, dict[str, Any]] = {
         "method": {"name": method, "rounds": rounds},
         "data": {"name": data},

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedwild import __version__
 from fedwild.errors import UserError
@@ -32,27 +33,31 @@ app = typer.Typer(
 data_app = typer.Typer(help="Prepare data sets and look at how classes fall on clients.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
+# Wrong options and arguments. Older and newer typer have this class in different places, but always here.
+UsageProblem: Any = typer.BadParameter.__mro__[2]
+
 out = Console()
 err = Console(stderr=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-Workers = Annotated[Optional[int], typer.Option(help="Worker processes (default: one per core); 0 = none.")]  # noqa: UP045
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/fedavg-digits-001.")]
-Text = Optional[str]  # noqa: UP045  (typer reads the annotation at run time)
-Number = Optional[int]  # noqa: UP045
+Words = Optional[str]  # noqa: UP045  (typer reads the annotation at run time)
+# Numbers are read as text, so that the config can say which setting a wrong one is for, and what is allowed.
+Number = Optional[str]  # noqa: UP045
 PathOption = Optional[Path]  # noqa: UP045
+Workers = Annotated[Number, typer.Option(metavar="N", help="Worker processes (default: one per core); 0 = none.")]
 ConfigFile = Annotated[PathOption, typer.Argument(metavar="[CONFIG.toml]", help="Settings; flags win over them.")]
-Method = Annotated[Text, typer.Option(help="See `fedwild list methods`.")]
+Method = Annotated[Words, typer.Option(help="See `fedwild list methods`.")]
 Data = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option(help="A name (`fedwild list data`) or a path to your own; repeat for several domains."),
 ]
-Partition = Annotated[Text, typer.Option(help="How data is dealt to clients: dirichlet:0.1, classes:2, iid ...")]
-Model = Annotated[Text, typer.Option(help="See `fedwild list models`; or package.module:Class.")]
-Clients = Annotated[Number, typer.Option(help="Number of clients.")]
-Rounds = Annotated[Number, typer.Option(help="Communication rounds, for methods that have them.")]
-Seed = Annotated[Number, typer.Option(help="Same seed, same bits.")]
+Partition = Annotated[Words, typer.Option(help="How data is dealt to clients: dirichlet:0.1, classes:2, iid ...")]
+Model = Annotated[Words, typer.Option(help="See `fedwild list models`; or package.module:Class.")]
+Clients = Annotated[Number, typer.Option(metavar="N", help="Number of clients.")]
+Rounds = Annotated[Number, typer.Option(metavar="N", help="Communication rounds, for methods that have them.")]
+Seed = Annotated[Number, typer.Option(metavar="N", help="Same seed, same bits.")]
 Settings = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, e.g. method.lr=0.1; repeatable."),
@@ -105,10 +110,10 @@ def run(
         data=data or None,
         partition=partition,
         model=model,
-        clients=clients,
-        rounds=rounds,
-        seed=seed,
-        workers=workers,
+        clients=whole(clients),
+        rounds=whole(rounds),
+        seed=whole(seed),
+        workers=whole(workers),
         settings=settings or (),
     )
     with interruptible(), RunDisplay(err, quiet) as display:
@@ -123,7 +128,7 @@ def resume(folder: Folder, workers: Workers = None, as_json: Json = False, quiet
     from fedwild.console import RunDisplay
 
     with interruptible(), RunDisplay(err, quiet) as display:
-        done = api.resume(folder, workers, display)
+        done = api.resume(folder, whole(workers), display)
     show_result(done, as_json)
 
 
@@ -134,7 +139,7 @@ def evaluate(folder: Folder, workers: Workers = None, as_json: Json = False) -> 
     from fedwild.console import metrics_table
     from fedwild.runs.events import without_nan
 
-    evaluation = Run(folder).evaluate(workers)
+    evaluation = Run(folder).evaluate(whole(workers))
     if as_json:
         print(json.dumps(without_nan({"metrics": evaluation.metrics, "by": evaluation.by})))
     else:
@@ -145,7 +150,7 @@ def evaluate(folder: Folder, workers: Workers = None, as_json: Json = False) -> 
 def predict(
     folder: Folder,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files, or .npy arrays.")],
-    client: Annotated[Text, typer.Option(help="Whose model, for methods with one per client.")] = None,
+    client: Annotated[Words, typer.Option(help="Whose model, for methods with one per client.")] = None,
     as_json: Json = False,
 ) -> None:
     """Answer with a class or with 'unknown' for each image."""
@@ -162,9 +167,9 @@ def predict(
     for row in rows:
         limit = "none" if row["threshold"] is None else f"{row['threshold']:.4f}"
         table.add_row(
-            row["file"],
-            row["answer"],
-            row["best_class"],
+            Text(row["file"]),
+            Text(row["answer"]),
+            Text(row["best_class"]),
             f"{row['probability']:.3f}",
             f"{row['unknown']:.4f}",
             limit,
@@ -190,7 +195,7 @@ def list_parts(
         print(json.dumps(rows, default=str))
         return
     for row in rows:
-        out.print(f"[bold]{row['name']}[/bold]  {row['summary']}", highlight=False, soft_wrap=True)
+        out.print(Text.assemble((row["name"], "bold"), "  ", row["summary"]), soft_wrap=True)
         for p in row["parameters"]:
             allowed = f" ({p['allowed']})" if p["allowed"] else ""
             line = f"    {p['name']} = {json.dumps(p['default'])}  {p['type']}{allowed}: {p['description']}"
@@ -203,8 +208,12 @@ def data_prepare(
 ) -> None:
     """Find a data set on this machine, or download it from its official address, checked and resumable."""
     from fedwild.data import prepare
+    from fedwild.data.sources import find_prepared
 
-    out.print(f"{name} is ready: {prepare(name, download_line)}", highlight=False, markup=False, soft_wrap=True)
+    where: object = "it comes with scikit-learn"
+    if name != "digits":
+        where = find_prepared(name) or prepare(name, download_line)
+    out.print(f"{name} is ready: {where}", highlight=False, markup=False, soft_wrap=True)
 
 
 @data_app.command("show")
@@ -224,7 +233,12 @@ def data_show(
     from fedwild.data.picture import class_counts, png_picture, terminal_picture
 
     resolved = api.configure(
-        config, data=data or None, partition=partition, clients=clients, seed=seed, settings=settings or ()
+        config,
+        data=data or None,
+        partition=partition,
+        clients=whole(clients),
+        seed=whole(seed),
+        settings=settings or (),
     )
     dataset = load(resolved.data, resolved.seed, download_line)
     split = make_split(
@@ -235,7 +249,10 @@ def data_show(
         resolved.federation.clients,
         resolved.seed,
     )
-    png_picture(dataset, split, png)
+    try:
+        png_picture(dataset, split, png)
+    except OSError as error:
+        raise UserError(f"--png {str(png)!r} cannot be written: {error.strerror or error}.") from None
     if as_json:
         names = [client.name for client in split.clients]
         counts = class_counts(dataset, split).tolist()
@@ -245,12 +262,20 @@ def data_show(
     out.print(f"picture written to {png}", highlight=False, markup=False)
 
 
+def whole(text: str | None) -> int | None:
+    """A number as typed; what is none goes on as it is, for the config to refuse by name."""
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return text  # type: ignore[return-value]
+
+
 def download_line(file: str, done: int, total: int | None) -> None:
     """Progress of a download, on one line of standard error."""
     from fedwild.console import size
 
     if sys.stderr.isatty():
-        print(f"\r{size(done)}{f' of {size(total)}' if total else ''}   ", end="", file=sys.stderr, flush=True)
+        print(f"\r{file} {size(done)}{f' of {size(total)}' if total else ''}   ", end="", file=sys.stderr, flush=True)
 
 
 def show_result(done: Run, as_json: bool) -> None:
@@ -278,13 +303,19 @@ def main(arguments: list[str] | None = None) -> None:
     # A console script does not look for modules here, but the user's own network or method may lie here.
     sys.path.insert(0, os.getcwd())
     try:
-        app(args=arguments)
+        sys.exit(app(args=arguments, standalone_mode=False) or 0)
     except UserError as error:
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)
+        complain(*error.problems)
+    except UsageProblem as error:
+        complain(error.format_message())
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def complain(*problems: str) -> NoReturn:
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

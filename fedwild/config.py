@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -36,7 +36,7 @@ class FederationSettings(Hyper):
     clients: int | None = Field(None, ge=1, description="number of clients (10, or as many as the data says)")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in a round")
     min_clients: int = Field(1, ge=1, description="a round fails if fewer clients answer")
-    arrivals: dict[str, int] = Field(
+    arrivals: dict[str, Annotated[int, Field(ge=0)]] = Field(
         default_factory=dict, description="client name = number of the round since which it is there"
     )
 
@@ -143,6 +143,13 @@ def model_params(name: str) -> type[Hyper]:
     return MODELS[name].Params
 
 
+def _method_class(table: Table) -> type[Method]:
+    name = table.get("name", "fedavg")
+    if not isinstance(name, str):
+        raise UserError(f"method.name = {name!r} is not allowed: it must be text.")
+    return METHODS.get(name)
+
+
 def _method_params(name: str) -> type[Hyper]:
     return METHODS.get(name).Params
 
@@ -187,8 +194,7 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
         if not isinstance(table.get(section, {}), dict):
             wrong.append(f"{section} = {table[section]!r} is not allowed: it must be a table, such as [{section}].")
             table[section] = {}
-    method_name = str(table.get("method", {}).get("name", "fedavg"))
-    method = attempt(lambda: METHODS.get(method_name))
+    method: type[Method] | None = attempt(partial(_method_class, table.get("method", {})))
     if method is not None and table.get("data", {}).get("name", "digits") == "digits":
         table = _overlay(_copy(method.digits), table)
     wrong += _foreign_parts(table, method)
@@ -202,7 +208,7 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
         partition=attempt(lambda: _partition(table.get("partition", {}))),
         federation=attempt(lambda: validated(FederationSettings, table.get("federation", {}), "federation")),
         model=attempt(lambda: _named("model", table.get("model", {}), None, model_params)),
-        method=attempt(partial(_named, "method", table.get("method", {}), "fedavg", _method_params)),
+        method=attempt(lambda: _named("method", table.get("method", {}), "fedavg", _method_params) if method else None),
         parts={
             kind: attempt(partial(_named, kind, table.get(kind, {}), PARTS[kind].default, PARTS[kind].params))
             for kind in (method.composes if method else ())
@@ -287,7 +293,7 @@ def _flat(table: Table) -> Table:
 def read_toml(path: Path) -> Table:
     """A config file's tables."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise UserError(f"config file {str(path)!r} does not exist.") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -303,9 +309,12 @@ def parse_setting(text: str) -> Table:
     if not equals or len(keys) > 2 or not all(keys):
         raise UserError(f"--set {text!r} is not allowed: write section.key=value, such as method.lr=0.1.")
     try:
-        value = tomllib.loads(f"value = {raw}")["value"]
+        parsed = tomllib.loads(f"value = {raw}")
     except tomllib.TOMLDecodeError:
-        value = raw.strip()
+        parsed = {"value": raw.strip()}
+    if len(parsed) > 1:
+        raise UserError(f"--set {text!r} is not allowed: it must be a single setting.")
+    value = parsed["value"]
     return {keys[0]: value} if len(keys) == 1 else {keys[0]: {keys[1]: value}}
 
 
@@ -320,15 +329,19 @@ def dump_toml(table: Mapping[str, Any]) -> str:
 
 
 def _key(key: str) -> str:
-    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else json.dumps(key)
+    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else _quoted(key)
+
+
+def _quoted(text: str) -> str:
+    """TOML's basic strings are escaped as JSON's are, but for one control character."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(str(k))} = {_toml(v)}" for k, v in value.items()) + " }"
+        return "{ " + ", ".join(f"{_quoted(str(k))} = {_toml(v)}" for k, v in value.items()) + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
-    # TOML's basic strings and JSON's are escaped alike.
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    return _quoted(value) if isinstance(value, str) else repr(value)

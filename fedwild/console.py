@@ -15,6 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 SHOWN = {
     "closed_accuracy": "closed accuracy",
@@ -150,9 +151,8 @@ def size(count: float) -> str:
 
 def result_table(result: dict[str, Any]) -> Table:
     """The closing table of a run."""
-    table = Table(
-        title=f"{result['method']} on {result['data']}, {result['clients']} clients, {result['rounds']} rounds"
-    )
+    about = f"{result['method']} on {result['data']}, {result['clients']} clients, {result['rounds']} rounds"
+    table = Table(title=Text(about))
     for heading in (*SHOWN.values(), "time", "bytes up", "bytes down"):
         table.add_column(heading, justify="right")
     table.add_row(
@@ -171,7 +171,7 @@ def metrics_table(metrics: dict[str, float], by: dict[str, dict[str, float]]) ->
     table.add_column("all", justify="right")
     others = list(by) if len(by) <= 8 else []
     for name in others:
-        table.add_column(name, justify="right")
+        table.add_column(Text(name), justify="right")
     for key, value in metrics.items():
-        table.add_row(key, percent(value), *(percent(by[name].get(key)) for name in others))
+        table.add_row(Text(key), percent(value), *(percent(by[name].get(key)) for name in others))
     return table

@@ -120,6 +120,8 @@ class Examiner:
 
 def read(answer: Answer) -> Payload:
     """A predictor's answers; unlike a client's reply they cannot be done without."""
+    if answer.disk_failed:
+        raise OSError(answer.error)
     if answer.error is not None:
         raise UserError(f"evaluation failed at {answer.job.client or 'the server'}: {answer.error}")
     return answer.read()

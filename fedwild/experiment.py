@@ -6,10 +6,11 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from fedwild.config import Config
-from fedwild.data import Dataset, Split, load, make_split
+from fedwild.data import Dataset, Split, load, make_split, samples_of
 from fedwild.errors import UserError
 from fedwild.protocol import Method
 from fedwild.rng import Rng
@@ -46,14 +47,24 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
         )
     check_clients(config, split)
     task = Task(dataset.input_shape, config.model.name, config.model.params.model_dump(), usable_device(config))
-    # Building once shows what is wrong with the network before anything is written.
-    task.build(max(2, len(split.known)), Rng(0))
+    check_buildable(task, max(2, len(split.known)))
+    # As does one sample about normalisation and augmentation.
+    samples_of(dataset, np.zeros(1, dtype=np.int64), data=config.data)
     return Experiment(config, dataset, split, config.make_method(), task)
 
 
 def default_model(input_shape: tuple[int, ...]) -> str:
     """A network for vectors, images or volumes."""
     return {1: "mlp", 3: "simple-cnn", 4: "resnet-18-3d"}[len(input_shape)]
+
+
+def check_buildable(task: Task, outputs: int) -> None:
+    """Building once shows what is wrong with the network before anything is written."""
+    try:
+        task.build(outputs, Rng(0))
+    except (RuntimeError, MemoryError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"model.name = {task.model!r} with {task.model_params} cannot be built: {reason}") from None
 
 
 def check_clients(config: Config, split: Split) -> None:
@@ -78,7 +89,7 @@ def usable_device(config: Config) -> str:
     """The device asked for, if this machine has it."""
     name = config.engine.device
     try:
-        torch.zeros(1, device=name)
+        torch.zeros(1, device=name).cpu()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"engine.device = {name!r} cannot be used here: {reason}") from None

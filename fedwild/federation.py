@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 from fedwild.classes import ClassRegistry
 from fedwild.data import samples_of
-from fedwild.engines.base import Answer, Job
+from fedwild.engines.base import Answer, Engine, Job
 from fedwild.engines.local import LocalEngine
 from fedwild.engines.site import Site
 from fedwild.errors import BadReply, RoundFailed, UserError
@@ -65,28 +66,28 @@ class Federation:
         try:
             return self._run()
         except OSError as error:
+            what = f"{error.strerror} ({error.filename})" if error.filename else error.strerror or str(error)
             raise UserError(
-                f"run folder {str(self.folder.path)!r}: {error.strerror or error}. Put that right, then "
+                f"run folder {str(self.folder.path)!r}: {what}. Put that right, then "
                 f"`fedwild resume {self.folder.path}` goes on from the last finished round."
             ) from error
         finally:
             self.folder.unlock()
 
     def _run(self) -> dict[str, Any]:
-        spool = self.folder.new_spool()
-        engine = LocalEngine(self._site(spool), worker_count(self.experiment.config.engine.workers))
-        self._log = EventLog(self.folder.events)
-        self._spool, self._engine = spool, engine
-        self._clock = time.perf_counter()
-        try:
+        with contextlib.ExitStack() as cleanup:
+            self._spool = self.folder.new_spool()
+            cleanup.callback(self.folder.drop_spool, self._spool)
+            workers = worker_count(self.experiment.config.engine.workers)
+            self._engine: Engine = LocalEngine(self._site(self._spool), workers)
+            cleanup.callback(self._engine.close)
+            self._log = EventLog(self.folder.events)
+            cleanup.callback(self._log.close)
+            self._clock = time.perf_counter()
             server, ledger = self._restore()
             for step in self.steps[ledger.next_index :]:
                 self._step(server, ledger, step)
             return self._finish(server, ledger)
-        finally:
-            self._log.close()
-            engine.close()
-            self.folder.drop_spool(spool)
 
     def _site(self, spool: Path) -> Site:
         e = self.experiment
@@ -236,6 +237,8 @@ class Federation:
         losses: list[float] = []
         for answer in self._engine.run(jobs(), self._started):
             name = answer.job.client or ""
+            if answer.disk_failed:
+                raise OSError(answer.error)
             reason, payload = self._examine(server, answer)
             info = payload.info
             ledger.bytes_down += sizes[name]

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from fedwild.errors import UserError
 
@@ -15,6 +15,15 @@ class Hyper(BaseModel):
     """Settings of one part. Unknown keys are errors; every field carries a description."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Python takes true for 1; a person who writes it for a number has made a mistake."""
+        field = cls.model_fields.get(info.field_name or "")
+        if isinstance(value, bool) and field is not None and "bool" not in str(field.annotation):
+            raise ValueError("true or false is not a value for this")
+        return value
 
     @classmethod
     def described(cls) -> list[dict[str, Any]]:
@@ -40,10 +49,10 @@ def validated(settings: type[H], values: Mapping[str, Any], section: str) -> H:
     try:
         return settings.model_validate(dict(values))
     except ValidationError as error:
-        raise UserError(*problems(error, settings, section)) from None
+        raise UserError(*problems(error, settings, values, section)) from None
 
 
-def problems(error: ValidationError, settings: type[Hyper], section: str) -> list[str]:
+def problems(error: ValidationError, settings: type[Hyper], values: Mapping[str, Any], section: str) -> list[str]:
     """A sentence per key: its name, its value and what is allowed."""
     allowed = {row["name"]: row for row in settings.described()}
     sentences: dict[str, str] = {}
@@ -57,8 +66,8 @@ def problems(error: ValidationError, settings: type[Hyper], section: str) -> lis
         else:
             row = allowed[key]
             wanted = ", ".join(filter(None, (row["type"], row["allowed"])))
-            value = detail["input"] if len(detail["loc"]) == 1 else _input_of(error, key, detail["input"])
-            sentences.setdefault(path, f"{path} = {value!r} is not allowed: {_plain(detail['msg'])} ({wanted}).")
+            said = f"{path} = {values.get(key)!r}"
+            sentences.setdefault(path, f"{said} is not allowed: {_plain(detail['msg'])} ({wanted}).")
     return list(sentences.values())
 
 
@@ -68,12 +77,6 @@ def unknown_key(path: str, key: str, allowed: Iterable[str]) -> str:
     close = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return f"{path} is not a setting.{hint} Allowed here: {', '.join(names) or 'nothing'}."
-
-
-def _input_of(error: ValidationError, key: str, fallback: Any) -> Any:
-    """The whole value given for `key`, when a part of it was wrong."""
-    whole = [d["input"] for d in error.errors() if d["loc"] == (key,)]
-    return whole[0] if whole else fallback
 
 
 def _plain(message: str) -> str:

@@ -67,4 +67,6 @@ def read_array(file: Path) -> Tensor:
         array = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{str(file)!r} cannot be read as a .npy array: {error}.") from None
+    if not isinstance(array, np.ndarray):
+        raise UserError(f"{str(file)!r} is an archive of arrays: give a .npy file with one sample.")
     return to_stored(array[None], str(file))

@@ -44,8 +44,9 @@ class Registry(Generic[T]):
         module, _, attribute = path.partition(":")
         try:
             cls = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise UserError(f"{self.kind} {path!r} cannot be imported: {error}.") from error
+        except Exception as error:
+            # The user's module runs as it is imported, so anything may go wrong in it.
+            raise UserError(f"{self.kind} {path!r} cannot be imported: {type(error).__name__}: {error}.") from error
         base = self._base()
         if not (isinstance(cls, type) and issubclass(cls, base)):
             raise UserError(f"{self.kind} {path!r} is not a subclass of {base.__module__}.{base.__qualname__}.")

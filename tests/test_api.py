@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import fedwild
-from fedwild.data.sources import load
 from fedwild.data.settings import DataSettings
+from fedwild.data.sources import load
 
 QUICK = ["method.epochs=1", "data.train_samples=200"]
 

@@ -14,10 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import fedwild
+from fedwild.engines.base import Answer, Job
+from fedwild.errors import BadReply
 from fedwild.payload import Payload
+from fedwild.protocol import Step
 from tests.conftest import TINY, Cli, Refused, unfinish
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (80, 8, 8), dtype=np.uint8)
@@ -121,7 +125,7 @@ def test_rounds_for_a_method_without_rounds_is_refused(refused: Refused) -> None
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("run", "--clients", "many"), ("--clients", "many")),
+        (("run", "--clients", "many"), ("federation.clients", "many", "whole number")),
         (("run", "--nonsense"), ("--nonsense",)),
         (("nonsense",), ("nonsense",)),
         (("resume",), ("RUN",)),
@@ -570,3 +574,11 @@ def test_a_disk_that_fails_before_the_folder_is_made_leaves_nothing(refused: Ref
         error = refused(*RUN, "--out", "run")
     assert len(error.splitlines()) == 1
     assert "run" in error
+
+
+def test_a_reply_of_which_only_a_part_was_written_is_never_read_as_whole(tmp_path: Path) -> None:
+    ones = Payload.of(info={"samples": 1}, model={"weight": torch.ones(1000)}).encode()
+    (tmp_path / "up").write_bytes(ones[:-400])
+    answer = Answer(Job("local", Step("train", 0, 0), ""), str(tmp_path / "up"), 0, len(ones))
+    with pytest.raises(BadReply):
+        answer.read()

@@ -60,11 +60,11 @@ def terminal_picture(dataset: Dataset, split: Split, width: int = 100) -> Group:
     table = Table(box=None, pad_edge=False, padding=(0, 1 if roomy else 0, 0, 0))
     table.add_column("", no_wrap=True)
     for name in grid.columns:
-        table.add_column(name if roomy else "", justify="right", no_wrap=True)
+        table.add_column(Text(name) if roomy else "", justify="right", no_wrap=True)
     table.add_column("total", justify="right", no_wrap=True)
     for name, row in zip(grid.rows, grid.counts, strict=True):
         shades = [_cell(int(count), top, digits if roomy else 0) for count in row]
-        table.add_row(f"{name} ", *shades, Text(f" {row.sum()}", style="bold"))
+        table.add_row(Text(f"{name} "), *shades, Text(f" {row.sum()}", style="bold"))
     lines = [_summary(whole, split)]
     if not roomy:
         lines.append("columns: " + ", ".join(grid.columns))

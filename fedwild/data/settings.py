@@ -67,7 +67,7 @@ class DataSettings(Hyper):
         lt=1,
         description="Share of your own data used as test data when it has no test split (stratified).",
     )
-    size: Positive | None = Field(None, description="Resize images to this many pixels a side (bilinear).")
+    size: Positive | None = Field(None, le=4096, description="Resize images to this many pixels a side (bilinear).")
     channels: Literal[1, 3] | None = Field(None, description="Convert images to grey (1) or colour (3).")
     mean: float | list[float] | None = Field(
         None, description="Subtracted from inputs in [0, 1]: one number or one per channel."

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from fedwild.errors import BadReply
 from fedwild.payload import Payload
 from fedwild.protocol import Step
 
@@ -56,6 +57,8 @@ class Answer:
     notes: list[str] = field(default_factory=list)
     error: str | None = None
     traceback: str | None = None
+    disk_failed: bool = False
+    """The job was done, but its result could not be written: not the client's fault, and no reason to go on."""
 
     def read(self) -> Payload:
         """The payload, decoded and so checked for form."""
@@ -63,7 +66,8 @@ class Answer:
         with open(self.path, "rb", buffering=0) as file:
             file.seek(self.offset)
             data = bytearray(self.size)
-            file.readinto(data)
+            if file.readinto(data) != self.size:
+                raise BadReply(f"reply of {self.size} bytes is cut short in {self.path}")
         return Payload.decode(data)
 
     def to_json(self) -> bytes:

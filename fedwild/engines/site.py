@@ -46,13 +46,36 @@ class Site:
     def execute(self, job: Job) -> Answer:
         """Do a job. Whatever goes wrong at the client becomes part of the answer."""
         begin = time.perf_counter()
+        client: Client | None = None
         try:
-            reply, state, notes = self._work(job)
-            path, offset, size = self._post(reply, job)
+            client = self.client(job) if job.client is not None else None
+            before = client.state.encode() if client and job.state is not None else b""
+            reply = self._work(job, client)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             return Answer(job, error=reason, traceback=traceback.format_exc(), seconds=time.perf_counter() - begin)
+        try:
+            state = self._keep(client, before, job) if client and job.kind == "local" else job.state
+            path, offset, size = self._post(reply, job)
+        except OSError as error:
+            return Answer(job, error=error.strerror or str(error), disk_failed=True)
+        notes = client.notes if client else []
         return Answer(job, path, offset, size, time.perf_counter() - begin, state, notes)
+
+    def _work(self, job: Job, client: Client | None) -> Payload:
+        if job.kind == "local":
+            assert client is not None
+            rng = Rng(self.seed).child(job.step.phase, job.step.round, "client", client.name)
+            rng.seed_torch("layers")
+            return self.method.local(self._read(job.payload), client, rng)
+        predictor = self._predictor_for(job, client)
+        if job.kind == "validate":
+            assert client is not None
+            answers = predict(predictor, client.validation, self.task.device)
+            return Payload({"unknown": answers.unknown}, {"threshold": predictor.threshold})
+        rows = self.split.test[job.start : job.stop]
+        answers = predict(predictor, samples_of(self.dataset, rows, "test", data=self.data), self.task.device)
+        return Payload({"logits": answers.logits, "unknown": answers.unknown})
 
     def _post(self, reply: Payload, job: Job) -> tuple[str, int, int]:
         """Append a reply to this process's file of the round: one file, however many clients."""
@@ -61,28 +84,12 @@ class Site:
             if self._file is not None:
                 self._file.close()
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115  (open until the next round)
-        data = reply.encode()
+        data = memoryview(reply.encode())
         offset = self._file.tell()
-        self._file.write(data)
-        return path, offset, len(data)
-
-    def _work(self, job: Job) -> tuple[Payload, int | None, list[str]]:
-        if job.kind == "local":
-            client = self.client(job)
-            before = client.state.encode() if job.state is not None else b""
-            rng = Rng(self.seed).child(job.step.phase, job.step.round, client.name)
-            rng.seed_torch("layers")
-            reply = self.method.local(self._read(job.payload), client, rng)
-            return reply, self._keep(client, before, job), client.notes
-        if job.kind == "validate":
-            client = self.client(job)
-            predictor = self._predictor_for(job, client)
-            answers = predict(predictor, client.validation, self.task.device)
-            return Payload({"unknown": answers.unknown}, {"threshold": predictor.threshold}), None, []
-        rows = self.split.test[job.start : job.stop]
-        predictor = self._predictor_for(job, self.client(job) if job.client else None)
-        answers = predict(predictor, samples_of(self.dataset, rows, "test", data=self.data), self.task.device)
-        return Payload({"logits": answers.logits, "unknown": answers.unknown}), None, []
+        # A write may take only a part; on a full disk the next one then fails, instead of nobody noticing.
+        while data:
+            data = data[self._file.write(data) :]
+        return path, offset, self._file.tell() - offset
 
     def client(self, job: Job) -> Client:
         """The client of a job, its labels numbered as the server's classes are."""

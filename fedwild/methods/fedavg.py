@@ -31,6 +31,7 @@ class FedAvg(Method):
     """Sample-weighted averaging of locally trained weights, round after round."""
 
     class Params(LocalTraining):
+        batch_size: int = Field(32, ge=1, description="samples per step; the last partial batch is kept")
         rounds: int = Field(10, ge=1, description="communication rounds")
 
     composes = ("objective", "correction", "score")

@@ -71,7 +71,7 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """An existing run folder; a `UserError` says what is missing if it is not one."""
         if not path.is_dir():
-            raise UserError(f"run folder {str(path)!r} does not exist.")
+            raise UserError(f"run folder {str(path)!r} {'is not a folder' if path.exists() else 'does not exist'}.")
         missing = [n for n in ("config.toml", "run.json", "splits.npz", "events.jsonl") if not (path / n).is_file()]
         if missing:
             raise UserError(f"{str(path)!r} is not a run folder: it has no {', '.join(missing)}.")
@@ -145,21 +145,22 @@ class RunFolder:
         files = self._checkpoints()
         if not files:
             return None
-        return read_whole(files[-1], "delete it to go on from the one before")
+        return read_whole(files[-1], ("ledger", "classes"), "delete it to go on from the one before")
 
     def _checkpoints(self) -> list[Path]:
-        return sorted((self.path / "checkpoints").glob("[0-9]*.safetensors"))
+        files = (self.path / "checkpoints").glob("[0-9]*.safetensors")
+        return sorted((file for file in files if version_of(file) >= 0), key=version_of)
 
     def drop_lost_states(self, newest: int) -> None:
         """Remove client states of rounds after `newest`: no checkpoint saw them."""
         for file in self.clients.glob("*/[0-9]*.safetensors"):
-            if int(file.stem) > newest:
+            if version_of(file) > newest:
                 file.unlink(missing_ok=True)
 
     def prune_states(self, client: str, oldest: int) -> None:
         """Remove a client's states older than `oldest`, the one that the checkpoint before last refers to."""
         for file in (self.clients / client).glob("[0-9]*.safetensors"):
-            if int(file.stem) < oldest:
+            if 0 <= version_of(file) < oldest:
                 file.unlink(missing_ok=True)
 
     def finish(self, model: Payload, result: dict[str, Any]) -> None:
@@ -169,27 +170,42 @@ class RunFolder:
 
     def result(self) -> dict[str, Any] | None:
         """The final figures, or None while the run is unfinished."""
-        with contextlib.suppress(FileNotFoundError):
-            result: dict[str, Any] = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
-            return result
-        return None
+        path = self.path / "result.json"
+        if not path.exists():
+            return None
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            result = None
+        if not isinstance(result, dict):
+            raise UserError(f"{str(path)!r} is damaged: delete it, then `fedwild resume {self.path}`.")
+        return result
 
     def server(self) -> Payload:
         """The final server, or that of the last checkpoint if the run is unfinished."""
         if self.model.exists():
-            return read_whole(self.model, "resume the run from an intact copy")
+            return read_whole(self.model, ("classes",), "delete it and result.json, then `fedwild resume` the run")
         checkpoint = self.last_checkpoint()
         if checkpoint is None:
             raise UserError(f"run {str(self.path)!r} has no model yet: `fedwild resume` it first.")
         return checkpoint
 
 
-def read_whole(path: Path, advice: str) -> Payload:
-    """Read one of our own files; a `UserError` with advice if it is damaged."""
+def read_whole(path: Path, holds: tuple[str, ...], advice: str) -> Payload:
+    """Read one of our own files; a `UserError` with advice if it is damaged or lacks what it should hold."""
     try:
-        return Payload.read(path)
+        payload = Payload.read(path)
+        missing = [key for key in holds if key not in payload.info]
+        if missing:
+            raise BadReply(f"it has no {missing[0]!r}")
+        return payload
     except BadReply as error:
         raise UserError(f"{str(path)!r} is damaged ({error}): {advice}.") from error
+
+
+def version_of(file: Path) -> int:
+    """The number a file is named by; -1 for a file that is not ours."""
+    return int(file.stem) if file.stem.isdecimal() else -1
 
 
 def versions() -> dict[str, str]:

@@ -44,7 +44,9 @@ def test_one_round_is_the_sample_weighted_mean_of_the_clients_own_training(data:
         client = site.client(Job("local", Step("train", 0, 0), "", name, split.known))
         model = experiment.task.network(start, 2)
         method: Any = experiment.method
-        train(model, client.train, method.params, method.objective, Steering(), Rng(0).child("train", 0, name))
+        train(
+            model, client.train, method.params, method.objective, Steering(), Rng(0).child("train", 0, "client", name)
+        )
         counts.append(len(client.train))
         for key, tensor in weights_of(model).items():
             total[key] = total.get(key, 0) + counts[-1] * tensor.double()

@@ -12,9 +12,7 @@ from tests.models.cases import inputs
 OWN = "tests.models.own_modules"
 
 
-def own(
-    attribute: str, shape: tuple[int, ...], outputs: int = 3, bias: bool = True, **params: Any
-) -> Network:
+def own(attribute: str, shape: tuple[int, ...], outputs: int = 3, bias: bool = True, **params: Any) -> Network:
     torch.manual_seed(0)
     return build(f"{OWN}:{attribute}", shape, outputs, bias, params)
 
@@ -52,9 +50,7 @@ def test_a_plain_module_is_adapted() -> None:
         ("builtins:dict", (4,), 3, "has no signature"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_name(
-    path: str, shape: tuple[int, ...], outputs: int, problem: str
-) -> None:
+def test_what_cannot_be_used_is_refused_by_name(path: str, shape: tuple[int, ...], outputs: int, problem: str) -> None:
     with pytest.raises(UserError, match=problem) as caught:
         build(path, shape, outputs)
     assert f"model.name '{path}'" in str(caught.value)

@@ -80,9 +80,7 @@ def test_per_class_thresholds_apply_the_rule_within_each_class_and_fall_back_to_
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 2)), min_size=1), shares)
 def test_per_class_thresholds_accept_the_share_of_every_class(samples, accept):
     u, predicted = (torch.tensor(column) for column in zip(*samples, strict=True))
-    answers = decide(
-        torch.nn.functional.one_hot(predicted, 3), u, per_class_thresholds(u, predicted, 3, accept)
-    )
+    answers = decide(torch.nn.functional.one_hot(predicted, 3), u, per_class_thresholds(u, predicted, 3, accept))
     for k in predicted.unique():
         assert (answers[predicted == k] == k).double().mean() >= accept
 

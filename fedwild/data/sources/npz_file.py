@@ -61,6 +61,8 @@ def _labels(
 ) -> tuple[tuple[str, ...], list[np.ndarray]]:
     """Class names and int64 labels. Text is a name; a number indexes `classes`, or is a name without them."""
     if "classes" in arrays:
+        if arrays["classes"].ndim != 1:
+            raise UserError(f"{path}: classes has shape {arrays['classes'].shape}; give a list of names.")
         given = tuple(str(name) for name in arrays["classes"].tolist())
     values = [arrays[key] for key in keys]
     if len(set(given)) < len(given):
