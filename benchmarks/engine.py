@@ -78,11 +78,11 @@ class Constant(Predictor):
         return Prediction(torch.zeros(len(x), self.classes), torch.zeros(len(x), dtype=torch.float64))
 
 
-def experiment_of(samples: int, clients: int, rounds: int, method: str = "fedavg") -> Experiment:
+def experiment_of(samples: int, clients: int, rounds: int, method: str = "fedavg", epochs: int = 1) -> Experiment:
     """MNIST-shaped data dealt at random, evaluated once at the end on few samples."""
     settings = ["evaluation.every=0", "data.test_samples=200", "data.validation=0"]
     if method == "fedavg":
-        settings += [f"method.rounds={rounds}", "method.epochs=1", f"method.batch_size={BATCH}"]
+        settings += [f"method.rounds={rounds}", f"method.epochs={epochs}", f"method.batch_size={BATCH}"]
     config = configure(
         data=f"synthetic:28x28x1:10:{samples}",
         method=method,
@@ -190,9 +190,10 @@ def no_op(clients: int) -> dict[str, float]:
     return {"ms_per_client": 1000 * seconds / clients}
 
 
-def measured(samples: int, clients: int, rounds: int) -> dict[str, float]:
+def measured(samples: int, clients: int, rounds: int, epochs: int = 1) -> dict[str, float]:
     """Seconds and peak memory (proportional set size over all processes) of a run in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.engine", "--child", str(samples), str(clients), str(rounds)]
+    sizes = [str(number) for number in (samples, clients, rounds, epochs)]
+    command = [sys.executable, "-m", "benchmarks.engine", "--child", *sizes]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     peak = 0
     done = threading.Event()
@@ -217,11 +218,11 @@ def measured(samples: int, clients: int, rounds: int) -> dict[str, float]:
     return {"seconds": json.loads(output.splitlines()[-1])["seconds"], "peak_mb": peak / 1e6}
 
 
-def many_clients(samples: int, rounds: int, repeats: int) -> dict[str, float]:
+def many_clients(samples: int, rounds: int, repeats: int, epochs: int) -> dict[str, float]:
     few, many = [], []
     for _ in range(repeats):
-        few.append(measured(samples, 10, rounds))
-        many.append(measured(samples, 1000, rounds))
+        few.append(measured(samples, 10, rounds, epochs))
+        many.append(measured(samples, 1000, rounds, epochs))
     seconds = [statistics.median(m["seconds"] for m in runs) for runs in (few, many)]
     memory = [statistics.median(m["peak_mb"] for m in runs) for runs in (few, many)]
     return {
@@ -236,19 +237,21 @@ def many_clients(samples: int, rounds: int, repeats: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="smaller and noisier, about half a minute")
-    parser.add_argument("--child", nargs=3, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--quick", action="store_true", help="one repeat of one round: noisier, under a minute")
+    parser.add_argument("--child", nargs=4, type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if arguments.child:
-        samples, clients, rounds = arguments.child
-        print(json.dumps({"seconds": federated_seconds(experiment_of(samples, clients, rounds))}))
+        samples, clients, rounds, epochs = arguments.child
+        seconds = federated_seconds(experiment_of(samples, clients, rounds, epochs=epochs))
+        print(json.dumps({"seconds": seconds}))
         return
-    samples, rounds, repeats = (12_000, 2, 2) if arguments.quick else (60_000, 3, 5)
+    rounds, repeats = (1, 1) if arguments.quick else (3, 5)
     report = {
-        "against_bare": against_bare(samples, rounds, repeats),
+        "against_bare": against_bare(60_000, rounds, repeats),
         "no_op": no_op(1000),
-        "many_clients": many_clients(samples, rounds, max(1, repeats // 2)),
+        "many_clients_1_epoch": many_clients(60_000, rounds, max(1, repeats // 2), epochs=1),
+        "many_clients_5_epochs": many_clients(60_000, 1, max(1, repeats // 2), epochs=5),
     }
     print(json.dumps(report, indent=2))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -232,7 +233,8 @@ def start(config: Config, out: Path | None, listener: Listener) -> Run:
         listener({"event": "download", "file": file, "done": done, "total": total})
 
     experiment = prepare(config, progress=downloading)
-    stem = f"{config.method.name}-{experiment.dataset.name}".replace("/", "_").replace(":", "_")
+    names = "+".join(Path(name).stem for name in config.data.names)
+    stem = re.sub(r"[^\w.+-]+", "_", f"{config.method.name}-{names}")
     facts = {"data": fingerprint(experiment.dataset), "config": experiment.config.decisive()}
     try:
         folder = RunFolder.create(out, stem, experiment.config.to_toml(), experiment.split, facts)

@@ -20,6 +20,7 @@ from fedwild.errors import UserError
 
 if TYPE_CHECKING:
     from fedwild.api import Run
+    from fedwild.console import RunDisplay
 
 app = typer.Typer(
     name="fedwild",
@@ -116,7 +117,7 @@ def run(
         workers=whole(workers),
         settings=settings or (),
     )
-    with interruptible(), RunDisplay(err, quiet) as display:
+    with interruptible(RunDisplay(err, quiet)) as display:
         done = api.start(resolved, out_folder, display)
     show_result(done, as_json)
 
@@ -127,7 +128,8 @@ def resume(folder: Folder, workers: Workers = None, as_json: Json = False, quiet
     from fedwild import api
     from fedwild.console import RunDisplay
 
-    with interruptible(), RunDisplay(err, quiet) as display:
+    with interruptible(RunDisplay(err, quiet)) as display:
+        display.folder = str(folder)
         done = api.resume(folder, whole(workers), display)
     show_result(done, as_json)
 
@@ -162,8 +164,10 @@ def predict(
         print(json.dumps(rows))
         return
     table = Table()
-    for heading in ("file", "answer", "best class", "probability", "unknown score", "threshold"):
-        table.add_column(heading, justify="left" if heading in {"file", "answer", "best class"} else "right")
+    for heading in ("file", "answer", "best class"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("probability", "unknown score", "threshold"):
+        table.add_column(heading, justify="right")
     for row in rows:
         limit = "none" if row["threshold"] is None else f"{row['threshold']:.4f}"
         table.add_row(
@@ -289,12 +293,13 @@ def show_result(done: Run, as_json: bool) -> None:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """Turn Ctrl-C into a sentence that says how to go on."""
+def interruptible(display: RunDisplay) -> Iterator[RunDisplay]:
+    """Show a run; Ctrl-C becomes a sentence that says how to go on."""
     try:
-        yield
+        with display:
+            yield display
     except KeyboardInterrupt:
-        print("interrupted: `fedwild resume RUN` goes on from the last finished round.", file=sys.stderr)
+        print(f"interrupted: `fedwild resume {display.folder}` goes on from the last finished round.", file=sys.stderr)
         raise typer.Exit(130) from None
 
 

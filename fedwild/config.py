@@ -105,9 +105,15 @@ class Config:
         del table["engine"]
         return table
 
-    def with_model(self, name: str) -> Config:
-        """The config with its network chosen, where the user left that open."""
-        return self if self.model else replace(self, model=Part(name, validated(model_params(name), {}, "model")))
+    def resolved(self, model: str, data: Table, partition: Table, clients: int) -> Config:
+        """The config with everything filled in that the user left open and the data decided."""
+        return replace(
+            self,
+            model=self.model or Part(model, validated(model_params(model), {}, "model")),
+            data=validated(DataSettings, {**self.data.model_dump(), **data}, "data"),
+            partition=validated(PartitionSettings, partition, "partition"),
+            federation=self.federation.model_copy(update={"clients": clients}),
+        )
 
     def with_engine(self, **changes: Any) -> Config:
         given = {key: value for key, value in changes.items() if value is not None}
@@ -262,10 +268,15 @@ def _overlay(table: Table, layer: Mapping[str, Any]) -> Table:
         if isinstance(value, Mapping) and isinstance(old, dict):
             named = key in {*PARTS, "method", "model", "partition"}
             renamed = named and None not in (old.get("name"), value.get("name")) and old["name"] != value["name"]
-            table[key] = dict(value) if renamed else {**old, **value}
+            table[key] = dict(value) if renamed else {**old, **{k: _joined(old.get(k), v) for k, v in value.items()}}
         else:
             table[key] = dict(value) if isinstance(value, Mapping) else value
     return table
+
+
+def _joined(old: Any, new: Any) -> Any:
+    """Tables within a section, such as arrivals, add up."""
+    return {**old, **new} if isinstance(old, dict) and isinstance(new, Mapping) else new
 
 
 def _copy(table: Mapping[str, Any]) -> Table:
@@ -305,8 +316,8 @@ def read_toml(path: Path) -> Table:
 def parse_setting(text: str) -> Table:
     """`method.lr=0.1` as a table; the value is TOML, or text if it is not."""
     path, equals, raw = text.partition("=")
-    keys = path.strip().split(".")
-    if not equals or len(keys) > 2 or not all(keys):
+    keys = path.strip().split(".", 2)
+    if not equals or not all(keys):
         raise UserError(f"--set {text!r} is not allowed: write section.key=value, such as method.lr=0.1.")
     try:
         parsed = tomllib.loads(f"value = {raw}")
@@ -314,8 +325,10 @@ def parse_setting(text: str) -> Table:
         parsed = {"value": raw.strip()}
     if len(parsed) > 1:
         raise UserError(f"--set {text!r} is not allowed: it must be a single setting.")
-    value = parsed["value"]
-    return {keys[0]: value} if len(keys) == 1 else {keys[0]: {keys[1]: value}}
+    setting = parsed["value"]
+    for key in reversed(keys):
+        setting = {key: setting}
+    return dict(setting)
 
 
 def dump_toml(table: Mapping[str, Any]) -> str:

@@ -31,6 +31,7 @@ class RunDisplay:
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self._console = console
         self._quiet = quiet
+        self.folder = "RUN"
         self._bars: Progress | None = None
         self._rounds_total = 0
         self._clients_total = 0
@@ -58,7 +59,7 @@ class RunDisplay:
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Show one event."""
-        if self._quiet:
+        if self._quiet and event["event"] != "folder":
             return
         handler = getattr(self, "_on_" + event["event"].replace("-", "_"), None)
         if handler is not None:
@@ -68,7 +69,9 @@ class RunDisplay:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _on_folder(self, event: dict[str, Any]) -> None:
-        self._say(f"run folder {event['path']}")
+        self.folder = str(event["path"])
+        if not self._quiet:
+            self._say(f"run folder {event['path']}")
 
     def _on_download(self, event: dict[str, Any]) -> None:
         if self._bars is not None:
@@ -149,9 +152,15 @@ def size(count: float) -> str:
     raise AssertionError("unreachable")
 
 
+def count(number: int, noun: str) -> str:
+    """'1 client', '2 clients'."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def result_table(result: dict[str, Any]) -> Table:
     """The closing table of a run."""
-    about = f"{result['method']} on {result['data']}, {result['clients']} clients, {result['rounds']} rounds"
+    data = result["data"] if isinstance(result["data"], str) else " + ".join(result["data"])
+    about = f"{result['method']} on {data}, {count(result['clients'], 'client')}, {count(result['rounds'], 'round')}"
     table = Table(title=Text(about))
     for heading in (*SHOWN.values(), "time", "bytes up", "bytes down"):
         table.add_column(heading, justify="right")

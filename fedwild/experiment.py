@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from fedwild.config import Config
-from fedwild.data import Dataset, Split, load, make_split, samples_of
+from fedwild.data import DATASETS, Dataset, Split, load, make_split, samples_of
+from fedwild.data.split import chosen_partition
 from fedwild.errors import UserError
 from fedwild.protocol import Method
 from fedwild.rng import Rng
@@ -34,23 +36,30 @@ class Experiment:
 def prepare(config: Config, split: Split | None = None, progress: Download | None = None) -> Experiment:
     """Load the data and build the parts; `split` is given when a run goes on. Bad input ends here, before any file."""
     dataset = load(config.data, config.seed, progress)
-    config = config.with_model(default_model(dataset.input_shape))
-    assert config.model is not None
+    name, params = chosen_partition(dataset, config.partition.name, config.partition.params)
     if split is None:
-        split = make_split(
-            dataset,
-            config.data,
-            config.partition.name,
-            config.partition.params,
-            config.federation.clients,
-            config.seed,
-        )
+        given = params.model_dump()
+        split = make_split(dataset, config.data, name, given, config.federation.clients, config.seed)
+    config = config.resolved(
+        model=default_model(dataset.input_shape),
+        data={"name": absolute_paths(config.data.name), "known": list(split.known)},
+        partition={"name": name, **params.model_dump()},
+        clients=len(split.clients),
+    )
+    assert config.model is not None
     check_clients(config, split)
     task = Task(dataset.input_shape, config.model.name, config.model.params.model_dump(), usable_device(config))
     check_buildable(task, max(2, len(split.known)))
-    # As does one sample about normalisation and augmentation.
+    # One sample shows what is wrong with normalisation or augmentation.
     samples_of(dataset, np.zeros(1, dtype=np.int64), data=config.data)
     return Experiment(config, dataset, split, config.make_method(), task)
+
+
+def absolute_paths(name: str | list[str]) -> str | list[str]:
+    """The user's own files by their full path, so that a run can be asked from any folder."""
+    if isinstance(name, list):
+        return [str(absolute_paths(one)) for one in name]
+    return name if name in DATASETS or not Path(name).exists() else str(Path(name).resolve())
 
 
 def default_model(input_shape: tuple[int, ...]) -> str:

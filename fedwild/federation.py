@@ -195,7 +195,7 @@ class Federation:
         accepted, losses = self._collect(server, ledger, step, chosen)
         if chosen and len(accepted) < federation.min_clients:
             raise RoundFailed(
-                f"round {step.index} ({step.phase} {step.round}): {len(accepted)} of {len(chosen)} clients answered, "
+                f"round {step.index + 1} ({step.phase}): {len(accepted)} of {len(chosen)} clients answered, "
                 f"federation.min_clients = {federation.min_clients}. See {self.folder.events} for why, then "
                 f"`fedwild resume {self.folder.path}`."
             )

@@ -113,6 +113,7 @@ def test_payloads_survive_encoding(method: str, tmp_path: Path) -> None:
     sent.write(down)
     site = Site(dataset, split, experiment.config.data, experiment.method, experiment.task, 0, tmp_path, tmp_path)
     answer = site.execute(Job("local", server.step, str(down), "client-00", server.classes.names))
+    site.close()
     assert answer.error is None
     for original in (sent, answer.read()):
         copy = Payload.decode(original.encode())

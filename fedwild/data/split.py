@@ -110,7 +110,7 @@ def make_split(
     `partition_name` may be any text that `parse_partition` reads; None takes the data's natural partition.
     """
     roles = choose_classes(dataset.classes, dataset.name, data)
-    name, params = _partition(dataset, partition_name, partition_params or {})
+    name, params = chosen_partition(dataset, partition_name, partition_params or {})
     names = client_names(name, params, clients, dataset)
     visible = _visible_classes(data, names, roles.known)
     y_train, y_test = dataset.y_train.numpy(), dataset.y_test.numpy()
@@ -146,7 +146,7 @@ def make_split(
     )
 
 
-def _partition(dataset: Dataset, text: str | None, params: dict[str, Any]) -> tuple[str, Hyper]:
+def chosen_partition(dataset: Dataset, text: str | None, params: dict[str, Any]) -> tuple[str, Hyper]:
     name, parsed = parse_partition(text) if text else (default_partition(dataset), {})
     return name, check_params(name, {**parsed, **params})
 

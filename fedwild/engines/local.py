@@ -122,6 +122,7 @@ class LocalEngine:
             worker.process.terminate()
             worker.process.join()
         self._workers = []
+        self._site.close()
         gc.unfreeze()
         torch.set_num_threads(self._threads)
 

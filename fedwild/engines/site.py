@@ -81,8 +81,7 @@ class Site:
         """Append a reply to this process's file of the round: one file, however many clients."""
         path = str(self.outbox / f"up-{job.step.index}-{job.kind}-{os.getpid()}")
         if self._file is None or self._file.name != path:
-            if self._file is not None:
-                self._file.close()
+            self.close()
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115  (open until the next round)
         data = memoryview(reply.encode())
         offset = self._file.tell()
@@ -90,6 +89,12 @@ class Site:
         while data:
             data = data[self._file.write(data) :]
         return path, offset, self._file.tell() - offset
+
+    def close(self) -> None:
+        """Let go of the round's file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def client(self, job: Job) -> Client:
         """The client of a job, its labels numbered as the server's classes are."""

@@ -97,6 +97,7 @@ class RunFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            self.unlock()
             raise UserError(f"run folder {str(self.path)!r} is in use by another process.") from error
 
     def unlock(self) -> None:
@@ -123,9 +124,11 @@ class RunFolder:
         return Split.load(self.path / "splits.npz")
 
     def new_spool(self) -> Path:
-        """An empty folder for payloads under way. What an earlier process left there is removed."""
+        """An empty folder for payloads under way. What a killed process left half-written is removed."""
         for old in self.path.glob(".spool-*"):
             shutil.rmtree(old, ignore_errors=True)
+        for half in self.path.rglob(".*.tmp"):
+            half.unlink(missing_ok=True)
         spool = self.path / f".spool-{os.getpid()}"
         spool.mkdir()
         return spool
