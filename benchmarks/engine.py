@@ -41,6 +41,7 @@ from fedwild.payload import Payload
 from fedwild.protocol import Client, Method, Phase, Prediction, Predictor, Replies, Server, single_thread
 from fedwild.rng import Rng
 from fedwild.runs.folder import RunFolder
+from fedwild.task import weights_of
 
 BATCH = 64
 
@@ -117,45 +118,47 @@ def federated_seconds(experiment: Experiment) -> float:
     return times["end"] - times["begin"]
 
 
-def bare_worker(shares: list[tuple[Tensor, Tensor]], lr: float, momentum: float, pipe: Connection) -> None:
+def bare_worker(shares: dict[str, tuple[Tensor, Tensor]], lr: float, momentum: float, pipe: Connection) -> None:
     """What a careful person writes by hand: load the weights, loop over batches, send the weights back."""
     single_thread()
     model = build("simple-cnn", (1, 28, 28), 10)
+    number = 0
     while True:
         weights = pipe.recv()
         if weights is None:
             return
         replies = []
-        for x, y in shares:
+        for name, (x, y) in shares.items():
             model.load_state_dict(weights)
             optimiser = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, fused=True)
-            order = torch.randperm(len(x))
+            # The engine's own key, so that the batches are the same.
+            key = Rng(0).child("train", number, "client", name)
+            order = torch.randperm(len(x), generator=key.torch("batches"))
             for rows in order.split(BATCH):
                 loss = F.cross_entropy(model(x[rows]), y[rows])
                 optimiser.zero_grad(set_to_none=True)
                 loss.backward()
                 optimiser.step()
-            replies.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+            replies.append({key: tensor.clone() for key, tensor in model.state_dict().items()})
         pipe.send(replies)
+        number += 1
 
 
 def bare_seconds(experiment: Experiment, rounds: int) -> float:
-    """The same clients and batch sizes in two plain processes, with a plain mean."""
-    shares = []
-    for client in experiment.split.clients:
-        shares.append(samples_of(experiment.dataset, client.train).all())
+    """The same clients, start and batches in two plain processes, with a plain mean (the clients are equally large)."""
+    shares = {c.name: samples_of(experiment.dataset, c.train).all() for c in experiment.split.clients}
     context = multiprocessing.get_context("fork")
     single_thread()
     torch.optim.SGD([torch.zeros(1)], lr=1.0)
     pipes, processes = [], []
     params: Any = experiment.config.method.params
-    for half in (shares[0::2], shares[1::2]):
+    for half in (dict(list(shares.items())[0::2]), dict(list(shares.items())[1::2])):
         ours, theirs = context.Pipe()
         process = context.Process(target=bare_worker, args=(half, params.lr, params.momentum, theirs))
         process.start()
         pipes.append(ours)
         processes.append(process)
-    weights = {name: t.clone() for name, t in build("simple-cnn", (1, 28, 28), 10).state_dict().items()}
+    weights = weights_of(experiment.task.build(10, Rng(0).child("start")))
     begin = time.perf_counter()
     for _ in range(rounds):
         for pipe in pipes:
