@@ -1,0 +1,152 @@
+"""Run folders: whole or absent, locked while in use, and honest about damage."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedwild.errors import UserError
+from fedwild.payload import Payload
+from fedwild.runs.events import EventLog, read_events
+from fedwild.runs.folder import RunFolder
+from tests.tiny import even_shares, run_tiny, split_by, tiny_dataset
+
+
+def make(path: Path | None) -> RunFolder:
+    data = tiny_dataset(2)
+    return RunFolder.create(path, "stem", "seed = 0\n", split_by(data, 2, even_shares(data, 2, 2)), {"data": "x"})
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    data = tiny_dataset(2)
+    split = split_by(data, 2, even_shares(data, 2, 2))
+    run_tiny(tmp_path / "run", "fedavg", data, split, {"method": {"rounds": 4}})
+    return tmp_path / "run"
+
+
+def test_a_folder_holds_all_that_a_run_needs(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run")
+    names = {path.name for path in folder.path.iterdir()}
+    assert names == {"config.toml", "run.json", "splits.npz", "events.jsonl", "checkpoints", "clients"}
+    assert set(folder.facts()["versions"]) >= {"fedwild", "python", "torch", "numpy"}
+
+
+def test_a_folder_that_cannot_be_finished_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedwild.data.Split.save", full)
+    with pytest.raises(OSError):
+        make(tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_are_numbered_on_and_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [make(None).path.name for _ in range(3)] == ["stem-001", "stem-002", "stem-003"]
+    with pytest.raises(UserError, match="exists already"):
+        make(Path("runs/stem-001"))
+
+
+def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    assert make(tmp_path / "run").path == tmp_path / "run"
+
+
+def test_only_the_last_checkpoints_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run")
+    for number in range(1, 12):
+        folder.save_checkpoint(number, Payload(info={"number": number, "ledger": {}, "classes": []}))
+    assert len(list((folder.path / "checkpoints").iterdir())) == 2
+    last = folder.last_checkpoint()
+    assert last is not None
+    assert last.info["number"] == 11
+
+
+@pytest.mark.parametrize("keep", [0, 5, 40, 0.5, -1])
+def test_a_damaged_checkpoint_is_named_and_never_used(keep: float, finished: Path) -> None:
+    newest = sorted((finished / "checkpoints").iterdir())[-1]
+    data = newest.read_bytes()
+    newest.write_bytes(data[: int(len(data) * keep) if keep == 0.5 else int(keep)])
+    with pytest.raises(UserError, match=newest.name):
+        RunFolder.open(finished).last_checkpoint()
+
+
+def test_a_folder_in_use_is_refused_to_another_process(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run")
+    folder.lock()
+    code = (
+        "import sys; from pathlib import Path; from fedwild.runs.folder import RunFolder; "
+        "from fedwild.errors import UserError\n"
+        "try: RunFolder.open(Path(sys.argv[1])).lock()\n"
+        "except UserError as error: print(error)"
+    )
+    output = subprocess.run([sys.executable, "-c", code, str(folder.path)], capture_output=True, text=True)
+    assert "in use by another process" in output.stdout
+    folder.unlock()
+    output = subprocess.run([sys.executable, "-c", code, str(folder.path)], capture_output=True, text=True)
+    assert output.stdout == ""
+
+
+@pytest.mark.parametrize("missing", ["config.toml", "run.json", "splits.npz", "events.jsonl"])
+def test_a_folder_without_one_of_its_files_is_not_a_run(missing: str, tmp_path: Path) -> None:
+    folder = make(tmp_path / "run")
+    (folder.path / missing).unlink()
+    with pytest.raises(UserError, match=missing):
+        RunFolder.open(folder.path)
+
+
+def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run")
+    (folder.path / "run.json").write_text(json.dumps({"format": 99}))
+    with pytest.raises(UserError, match="99"):
+        RunFolder.open(folder.path)
+    (folder.path / "run.json").write_text("not json")
+    with pytest.raises(UserError, match="damaged"):
+        RunFolder.open(folder.path)
+
+
+def test_events_tell_every_round_and_client(finished: Path) -> None:
+    events = read_events(finished / "events.jsonl")
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "start"
+    assert kinds[-1] == "end"
+    assert kinds.count("round") == 4
+    assert kinds.count("client") == 8
+    rounds = [event for event in events if event["event"] == "round"]
+    assert all(0 <= event["metrics"]["closed_accuracy"] <= 1 for event in rounds)
+    client: dict[str, Any] = next(event for event in events if event["event"] == "client")
+    assert client["bytes_up"] > 0
+    assert client["seconds"] >= 0
+
+
+def test_a_line_cut_short_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    log.write("round", index=0, value=float("nan"))
+    log.close()
+    with path.open("a") as file:
+        file.write('{"event": "client", "ind')
+    log = EventLog(path)
+    log.write("resume", next_index=1)
+    log.close()
+    events = read_events(path)
+    assert [event["event"] for event in events] == ["round", "resume"]
+    assert events[0]["value"] is None
+
+
+def test_rounds_lost_in_a_crash_are_not_counted_twice(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    for index in (0, 1, 2):
+        log.write("round", index=index, attempt=1)
+    log.write("resume", next_index=2)
+    log.write("round", index=2, attempt=2)
+    log.close()
+    rounds = [e for e in read_events(tmp_path / "events.jsonl") if e["event"] == "round"]
+    assert [(e["index"], e["attempt"]) for e in rounds] == [(0, 1), (1, 1), (2, 2)]

@@ -1,0 +1,168 @@
+"""Killed at any moment, a run goes on to the same bits."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedwild import api
+from fedwild.errors import UserError
+from fedwild.payload import Payload
+from tests.sketches import ToyScaffold
+from tests.tiny import model_bytes
+
+assert ToyScaffold  # registered by being imported, for the configs below
+
+KILLS = 20
+FORK = multiprocessing.get_context("fork")
+SETTINGS = [
+    "method.rounds=12",
+    "method.epochs=1",
+    "method.batch_size=32",
+    "federation.participation=0.6",
+    "data.known=4",
+]
+
+
+def config(correction: str, workers: int = 2) -> object:
+    return api.configure(clients=6, workers=workers, settings=[*SETTINGS, f"correction.name={correction}"])
+
+
+def start(folder: Path, correction: str) -> None:
+    api.start(config(correction), folder, lambda event: None)  # type: ignore[arg-type]
+
+
+def go_on(folder: Path) -> None:
+    api.resume(folder, workers=2)
+
+
+def in_process(target: Callable[..., None], *arguments: object) -> multiprocessing.process.BaseProcess:
+    process = FORK.Process(target=target, args=arguments)  # type: ignore[attr-defined]
+    process.start()
+    return process
+
+
+@pytest.mark.parametrize("correction", ["none", "toy-scaffold"])
+def test_killed_twenty_times_at_random_moments_the_model_is_bit_equal(correction: str, tmp_path: Path) -> None:
+    begin = time.perf_counter()
+    undisturbed = in_process(start, tmp_path / "undisturbed", correction)
+    undisturbed.join()
+    whole = time.perf_counter() - begin
+    assert undisturbed.exitcode == 0
+
+    moments = random.Random(0)
+    folder = tmp_path / "killed"
+    kills = 0
+    while kills < KILLS:
+        process = in_process(go_on, folder) if folder.exists() else in_process(start, folder, correction)
+        # Short lives, so that twenty of them fit into one run.
+        process.join(moments.uniform(0, whole / 4))
+        if process.is_alive():
+            os.kill(process.pid or 0, signal.SIGKILL)
+            kills += 1
+        process.join()
+        if (folder / "result.json").exists():
+            # The run got done before all kills: begin another one.
+            assert model_bytes(folder) == model_bytes(tmp_path / "undisturbed")
+            folder = tmp_path / f"killed-{kills}"
+    final = in_process(go_on, folder) if folder.exists() else in_process(start, folder, correction)
+    final.join()
+    assert final.exitcode == 0
+    assert model_bytes(folder) == model_bytes(tmp_path / "undisturbed")
+    rounds = [e for e in api.Run(folder).events() if e["event"] == "round"]
+    assert [e["index"] for e in rounds] == list(range(12))
+    assert not list(folder.rglob("*.tmp"))
+
+
+def test_a_run_stopped_after_each_round_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    """The slow but certain version: the process ends right after every single checkpoint."""
+
+    class Stop(Exception):
+        pass
+
+    def stopping(event: dict[str, object]) -> None:
+        if event["event"] == "round-start" and event["index"] != 0 and event["index"] not in seen:
+            seen.add(event["index"])
+            raise Stop
+
+    seen: set[object] = set()
+    start(tmp_path / "whole", "toy-scaffold")
+    folder = tmp_path / "pieces"
+    with pytest.raises(Stop):
+        api.start(config("toy-scaffold", workers=0), folder, stopping)  # type: ignore[arg-type]
+    while not (folder / "result.json").exists():
+        try:
+            api.resume(folder, workers=0, listener=stopping)
+        except Stop:
+            continue
+    assert len(seen) == 11
+    assert model_bytes(folder) == model_bytes(tmp_path / "whole")
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path) -> Path:
+    """A run that stopped after three rounds."""
+
+    def stopping(event: dict[str, object]) -> None:
+        if event["event"] == "round-start" and event["index"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        api.start(config("toy-scaffold", workers=0), tmp_path / "run", stopping)  # type: ignore[arg-type]
+    return tmp_path / "run"
+
+
+def test_a_changed_config_is_refused_by_key(interrupted: Path) -> None:
+    file = interrupted / "config.toml"
+    file.write_text(file.read_text().replace("lr = 0.05", "lr = 0.5"))
+    with pytest.raises(UserError, match=r"method.lr was 0.05 and is 0.5"):
+        api.resume(interrupted)
+
+
+def test_the_number_of_workers_may_change(interrupted: Path, tmp_path: Path) -> None:
+    start(tmp_path / "whole", "toy-scaffold")
+    file = interrupted / "config.toml"
+    file.write_text(file.read_text().replace("workers = 0", "workers = 1"))
+    api.resume(interrupted)
+    assert model_bytes(interrupted) == model_bytes(tmp_path / "whole")
+
+
+def test_a_damaged_checkpoint_can_be_deleted_to_go_back_one_round(interrupted: Path, tmp_path: Path) -> None:
+    start(tmp_path / "whole", "toy-scaffold")
+    newest = sorted((interrupted / "checkpoints").iterdir())[-1]
+    newest.write_bytes(newest.read_bytes()[:100])
+    with pytest.raises(UserError, match="delete it"):
+        api.resume(interrupted, workers=0)
+    newest.unlink()
+    api.resume(interrupted, workers=0)
+    assert model_bytes(interrupted) == model_bytes(tmp_path / "whole")
+
+
+def test_client_states_that_no_checkpoint_refers_to_are_removed(interrupted: Path) -> None:
+    api.resume(interrupted, workers=0)
+    for client in (interrupted / "clients").iterdir():
+        assert 1 <= len(list(client.iterdir())) <= 2
+    states = Payload.read(sorted((interrupted / "checkpoints").iterdir())[-1]).info["ledger"]["states"]
+    for name, version in states.items():
+        assert (interrupted / "clients" / name / f"{version:06d}.safetensors").exists()
+
+
+def test_resuming_a_finished_run_changes_nothing(interrupted: Path) -> None:
+    api.resume(interrupted, workers=0)
+    before = {path: path.read_bytes() for path in interrupted.rglob("*") if path.is_file()}
+    api.resume(interrupted, workers=0)
+    assert {path: path.read_bytes() for path in interrupted.rglob("*") if path.is_file()} == before
+
+
+def test_data_that_changed_since_is_refused(interrupted: Path) -> None:
+    facts = interrupted / "run.json"
+    facts.write_text(facts.read_text().replace('"data": "', '"data": "0'))
+    with pytest.raises(UserError, match="is not what run"):
+        api.resume(interrupted)
