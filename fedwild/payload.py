@@ -59,6 +59,10 @@ class Payload:
     def put(self, group: str, tensors: Mapping[str, Tensor]) -> None:
         """Replace a group."""
         self.drop(group)
+        self.add(group, tensors)
+
+    def add(self, group: str, tensors: Mapping[str, Tensor]) -> None:
+        """Put tensors into a group beside those it has; unlike `put`, this does not look at all the others."""
         for name, tensor in tensors.items():
             self.tensors[f"{group}/{name}"] = tensor
 
@@ -72,9 +76,14 @@ class Payload:
         cut = len(group) + 1
         return {name[cut:]: tensor for name, tensor in self.tensors.items() if name.startswith(group + "/")}
 
-    def members(self, group: str) -> list[str]:
-        """Names of the groups directly inside `group`, sorted."""
-        return sorted({name.split("/", 1)[0] for name in self.group(group) if "/" in name})
+    def members(self, group: str) -> dict[str, dict[str, Tensor]]:
+        """The groups directly inside `group`, in the order of their names, from one look at all tensors."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in self.group(group).items():
+            member, slash, rest = name.partition("/")
+            if slash:
+                found.setdefault(member, {})[rest] = tensor
+        return dict(sorted(found.items()))
 
     def __contains__(self, group: str) -> bool:
         return any(name.startswith(group + "/") for name in self.tensors)

@@ -114,7 +114,7 @@ class HeadBank(FedAvg):
         own = {"weight": own["weight"] + 1 if own else torch.zeros(2)}
         client.state.put("head", own)
         reply.put("head", own)
-        reply.info["bank"] = payload.members("bank")
+        reply.info["bank"] = list(payload.members("bank"))
         return reply
 
     def merge(self, server: Server, replies: Replies) -> None:

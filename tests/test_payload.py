@@ -76,7 +76,8 @@ def test_groups_nest_and_are_replaced_whole() -> None:
     payload = Payload.of(model={"w": torch.ones(1), "b": torch.ones(1)})
     payload.put("bank/site-b", {"w": torch.ones(1)})
     payload.put("bank/site-a", {"w": torch.zeros(1)})
-    assert payload.members("bank") == ["site-a", "site-b"]
+    assert list(payload.members("bank")) == ["site-a", "site-b"]
+    assert payload.members("bank")["site-a"]["w"].tolist() == [0.0]
     payload.put("model", {"w": torch.zeros(1)})
     assert list(payload.group("model")) == ["w"]
     assert "bank" in payload

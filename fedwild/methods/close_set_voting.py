@@ -32,6 +32,6 @@ class CloseSetVoting(OneShot):
 
     def predictor(self, server: Server, client: Client | None = None) -> Predictor:
         """The vote of every client that had something to learn from."""
-        voters = sorted(name for name, samples in server.state.info.get("samples", {}).items() if samples)
-        models = [self.model_of(server, name) for name in voters]
-        return Vote(models, len(server.classes), self.score)
+        samples = server.state.info.get("samples", {})
+        voters = [model for name, model in self.models(server).items() if samples[name]]
+        return Vote(voters, len(server.classes), self.score)

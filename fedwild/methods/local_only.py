@@ -30,10 +30,12 @@ class LocalOnly(OneShot):
     params: Params
 
     def owners(self, server: Server) -> Sequence[str]:
-        return server.state.members("models")
+        return list(server.state.members("models"))
 
     def predictor(self, server: Server, client: Client | None = None) -> Predictor:
         names = self.owners(server)
         if client is None or client.name not in names:
             raise UserError(f"local-only has one model per client: name one of {', '.join(names)}.")
-        return ScoredModel(self.model_of(server, client.name), len(server.classes), self.score)
+        weights = server.state.group(f"models/{client.name}")
+        model = server.task.network(weights, self.outputs(len(server.classes)), slot="predictor")
+        return ScoredModel(model, len(server.classes), self.score)

@@ -45,10 +45,13 @@ class OneShot(Method):
 
     def merge(self, server: Server, replies: Replies) -> None:
         for reply in replies:
-            server.state.put(f"models/{reply.client}", reply.payload.group("model"))
+            server.state.add(f"models/{reply.client}", reply.payload.group("model"))
             server.state.info.setdefault("samples", {})[reply.client] = reply.samples
 
-    def model_of(self, server: Server, client: str) -> Network:
-        """The network that `client` uploaded, in a slot of its own."""
-        weights = server.state.group(f"models/{client}")
-        return server.task.network(weights, self.outputs(len(server.classes)), slot=f"predictor-{client}")
+    def models(self, server: Server) -> dict[str, Network]:
+        """The networks that were uploaded, each in a slot of its own."""
+        outputs = self.outputs(len(server.classes))
+        return {
+            client: server.task.network(weights, outputs, slot=f"predictor-{client}")
+            for client, weights in server.state.members("models").items()
+        }
