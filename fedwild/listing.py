@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fedwild.corrections import CORRECTIONS
-from fedwild.data import DATASETS, PARTITIONS
+from fedwild.data import DATASETS, PARTITIONS, DataEntry
+from fedwild.data.sources import find_prepared
 from fedwild.methods import METHODS
 from fedwild.models import MODELS
 from fedwild.objectives import OBJECTIVES
@@ -30,7 +31,24 @@ def _methods() -> list[Row]:
 
 
 def _data() -> list[Row]:
-    return [_row(entry.name, entry.summary, []) for entry in DATASETS.values()]
+    return [_data_row(entry) for entry in DATASETS.values()]
+
+
+def _data_row(entry: DataEntry) -> Row:
+    """What a data set is, how large, under which licence, and whether this machine has it."""
+    shape = "x".join(str(side) for side in entry.shape)
+    found = "embedded" if entry.name == "digits" else find_prepared(entry.name)
+    place = f"found: {found}" if found else "to be downloaded" if entry.downloads else "to be put in place by hand"
+    about = f"{shape}, {entry.class_count} classes, {entry.train} + {entry.test} samples; {entry.licence}; {place}"
+    return {
+        **_row(entry.name, f"{entry.summary} ({about})", []),
+        "shape": list(entry.shape),
+        "classes": entry.class_count,
+        "train": entry.train,
+        "test": entry.test,
+        "licence": entry.licence,
+        "found": str(found) if found else None,
+    }
 
 
 def _entries(table: dict[str, Any]) -> list[Row]:
