@@ -31,7 +31,10 @@ def weighted_mean(
         if w == 0:
             continue
         total += w
-        for name, tensor in reply.payload.group(group).items():
+        tensors = reply.payload.group(group)
+        if sums and tensors.keys() != sums.keys():
+            raise ValueError(f"the group {group!r} of {reply.client} has other tensors than those before it")
+        for name, tensor in tensors.items():
             if name not in sums:
                 dtypes[name] = tensor.dtype
                 sums[name] = tensor.to(torch.float64) * w if tensor.is_floating_point() else tensor.clone()

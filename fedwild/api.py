@@ -31,7 +31,7 @@ from fedwild.evaluation import Evaluation, Examiner
 from fedwild.experiment import Experiment, fingerprint, prepare
 from fedwild.federation import Federation, Listener
 from fedwild.openset import UNKNOWN, decide
-from fedwild.protocol import EVERYONE, Server, Step
+from fedwild.protocol import EVERYONE, Server
 from fedwild.rng import Rng
 from fedwild.runs.events import read_events
 from fedwild.runs.folder import RunFolder
@@ -137,11 +137,10 @@ class Run:
             count = worker_count(e.config.with_engine(workers=workers).engine.workers)
             with contextlib.closing(LocalEngine(self._site(spool), count)) as engine:
                 examiner = Examiner(e.method, e.dataset, e.split, e.config.evaluation.accept, engine.run)
-                return examiner.evaluate(server, server.step, str(snapshot), self._states())
+                return examiner.evaluate(server, str(snapshot), self._states())
 
     def _server(self) -> Server:
-        payload = self.folder.server()
-        return Server.from_payload(payload, self.experiment.task, Step("end", 0, 0), Rng(self.config.seed))
+        return Server.from_payload(self.folder.server(), self.experiment.task, Rng(self.config.seed))
 
     def _states(self) -> dict[str, int]:
         checkpoint = self.folder.last_checkpoint()

@@ -106,7 +106,7 @@ class RunDisplay:
             self._bars.advance(self._clients)
         elif self._clients_total <= 20:
             info = event["info"]
-            loss = f", loss {info['loss']:.3f}" if info.get("loss") is not None else ""
+            loss = f", loss {info['loss']:.3f}" if isinstance(info.get("loss"), float) else ""
             self._say(
                 f"  {event['client']}: {info['samples']} samples{loss}, {event['seconds']:.2f} s "
                 f"({self._clients_done}/{self._clients_total})"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedwild.data import Dataset, Split
 from fedwild.engines.base import Answer, Job
-from fedwild.errors import UserError
+from fedwild.errors import BadReply, UserError
 from fedwild.metrics import UNKNOWN, open_set_report
 from fedwild.openset import decide, threshold_at_acceptance
 from fedwild.payload import Payload
@@ -40,12 +40,13 @@ class Examiner:
     accept: float
     run: Callable[[Iterable[Job]], Iterator[Answer]]
 
-    def evaluate(self, server: Server, step: Step, snapshot: str, states: dict[str, int]) -> Evaluation:
+    def evaluate(self, server: Server, snapshot: str, states: dict[str, int]) -> Evaluation:
         """Calibrate the server's thresholds, then measure. `snapshot` is the file of the server's payload."""
+        step = server.step
         names = self.method.owners(server) if self.method.personal else server.clients
         classes = server.classes.names
         jobs = [Job("validate", step, snapshot, n, classes, states.get(n)) for n in names]
-        self._calibrate(server, {a.job.client or "": read(a) for a in self.run(jobs)})
+        self._calibrate(server, self._validation_scores(server, jobs))
         if self.method.personal:
             return self._personal(server, step, snapshot, states)
         rows = range(0, len(self.split.test), TEST_ROWS)
@@ -54,18 +55,32 @@ class Examiner:
         outcome = self.outcome(server, [answers[i] for i in rows], server.thresholds.get(EVERYONE, math.inf))
         return Evaluation(self.measure(server, outcome), self._by_domain(server, outcome))
 
-    def _calibrate(self, server: Server, answers: dict[str, Payload]) -> None:
+    def _validation_scores(self, server: Server, jobs: list[Job]) -> dict[str, np.ndarray]:
+        """Each client's unknown scores on its own validation samples; a client that fails is left out."""
+        scores: dict[str, np.ndarray] = {}
+        for answer in self.run(jobs):
+            name = answer.job.client or ""
+            try:
+                values = read(answer).tensors["unknown"].numpy()
+                if values.ndim != 1 or np.isnan(values).any():
+                    raise UserError(f"the validation scores of {name} are not a list of numbers")
+                scores[name] = values
+            except (UserError, BadReply, KeyError) as problem:
+                server.note(f"{name} is left out of the threshold: {problem}")
+        return scores
+
+    def _calibrate(self, server: Server, scores: dict[str, np.ndarray]) -> None:
         """Set the thresholds: the method's own, or those that accept the asked share of validation samples."""
         if self.method.personal:
-            groups = {name: [answer] for name, answer in sorted(answers.items())}
+            groups = {name: [values] for name, values in sorted(scores.items())}
         else:
-            groups = {EVERYONE: [answers[name] for name in sorted(answers)]}
+            groups = {EVERYONE: [scores[name] for name in sorted(scores)]}
+        fixed = self.method.threshold()
         server.thresholds = {}
         for name, members in groups.items():
-            fixed = members[0].info["threshold"] if members else None
-            scores = np.concatenate([np.empty(0), *(a.tensors["unknown"].numpy() for a in members)])
-            server.thresholds[name] = threshold_at_acceptance(scores, self.accept) if fixed is None else fixed
-            if fixed is None and not len(scores):
+            pooled = np.concatenate([np.empty(0), *members])
+            server.thresholds[name] = threshold_at_acceptance(pooled, self.accept) if fixed is None else fixed
+            if fixed is None and not len(pooled):
                 whose = "anyone" if name == EVERYONE else name
                 server.note(f"no validation samples for {whose}: the threshold accepts everything")
 

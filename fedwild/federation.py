@@ -12,24 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from fedwild.classes import ClassRegistry
-from fedwild.data import samples_of
+from fedwild.data import Samples, samples_of
 from fedwild.engines.base import Answer, Engine, Job
 from fedwild.engines.local import LocalEngine
+from fedwild.engines.outbox import Outbox
 from fedwild.engines.site import Site
 from fedwild.errors import BadReply, RoundFailed, UserError
 from fedwild.evaluation import Evaluation, Examiner
 from fedwild.experiment import Experiment
 from fedwild.payload import Payload, check_finite
-from fedwild.protocol import Replies, Server, Step
+from fedwild.protocol import Method, Replies, Server, Step
 from fedwild.rng import Rng
 from fedwild.runs.events import EventLog
 from fedwild.runs.folder import RunFolder
 from fedwild.workers import worker_count
 
 Listener = Callable[[dict[str, Any]], None]
-
-# Replies up to this much stay in memory between their check and the merge; the rest is read again from the spool.
-KEPT_REPLIES_BYTES = 64_000_000
 
 
 @dataclass
@@ -57,8 +55,7 @@ class Federation:
         self._names = tuple(sorted(client.name for client in clients))
         self._loads = {client.name: len(client.train) + len(client.unlabelled) for client in clients}
         self.rng = Rng(experiment.config.seed)
-        rounds = [(phase.name, number) for phase in self.method.phases() for number in range(phase.rounds)]
-        self.steps = [Step(phase, number, index) for index, (phase, number) in enumerate(rounds)]
+        self.steps = steps_of(self.method)
 
     def run(self) -> dict[str, Any]:
         """Go on to the end; returns the final result. A failing disk becomes one sentence."""
@@ -86,7 +83,7 @@ class Federation:
             self._clock = time.perf_counter()
             server, ledger = self._restore()
             for step in self.steps[ledger.next_index :]:
-                self._step(server, ledger, step)
+                server = self._step(server, ledger, step)
             return self._finish(server, ledger)
 
     def _site(self, spool: Path) -> Site:
@@ -108,42 +105,51 @@ class Federation:
                 self.rng.child("start"),
                 self._names,
             )
-            self.method.start(server)
+            server.public = self._public()
+            with server.rng.seeded("start"):
+                self.method.start(server)
         else:
             ledger = Ledger(**{**payload.info["ledger"], "evaluation": None})
             last = payload.info["ledger"]["evaluation"]
             ledger.evaluation = Evaluation(**last) if last else None
-            server = Server.from_payload(payload, self.experiment.task, start, self.rng)
-        server.public = self._public()
+            server = self._revived(payload)
         self.folder.drop_lost_states(ledger.next_index - 1)
         self._saved_states = dict(ledger.states)
         resumed = self.folder.events.stat().st_size > 0
         self._tell("resume" if resumed else "start", next_index=ledger.next_index, rounds=len(self.steps))
         return server, ledger
 
-    def _public(self) -> Any:
+    def _revived(self, payload: Payload) -> Server:
+        """The server that a checkpoint holds."""
+        server = Server.from_payload(payload, self.experiment.task, self.rng)
+        server.public = self._public()
+        return server
+
+    def _public(self) -> Samples | None:
         """The server's unlabelled public data, if the split sets some apart."""
         split = self.experiment.split
         if not len(split.public):
             return None
         return samples_of(self.experiment.dataset, split.public, split.public_from, {}, self.experiment.config.data)
 
-    def _checkpoint(self, server: Server, ledger: Ledger) -> None:
+    def _checkpoint(self, server: Server, ledger: Ledger) -> Server:
+        """Write a checkpoint, and return the server that it holds: a resumed run goes on from the very same."""
         payload = server.to_payload()
         payload.info["ledger"] = {
             **vars(ledger),
             "evaluation": vars(ledger.evaluation) if ledger.evaluation else None,
         }
         self._log.sync()
-        self.folder.save_checkpoint(ledger.next_index, payload)
+        data = payload.encode()
+        self.folder.save_checkpoint(ledger.next_index, data)
         for name, version in self._saved_states.items():
             if ledger.states[name] != version:
                 self.folder.prune_states(name, oldest=version)
         self._saved_states = dict(ledger.states)
+        return self._revived(Payload.decode(data))
 
     def _finish(self, server: Server, ledger: Ledger) -> dict[str, Any]:
         """Evaluate if the last round was not, and write the model and the result."""
-        server.step = self.steps[-1]
         if ledger.evaluation is None:
             ledger.evaluation = self._evaluate(server, ledger)
             self._tell_notes(server)
@@ -173,17 +179,19 @@ class Federation:
 
     # --- one round ----------------------------------------------------------------------------------------
 
-    def _step(self, server: Server, ledger: Ledger, step: Step) -> None:
-        """One round, from choosing its clients to its checkpoint."""
+    def _step(self, server: Server, ledger: Ledger, step: Step) -> Server:
+        """One round, from choosing its clients to its checkpoint; returns the server to go on with."""
         server.step, server.rng = step, self.rng.child(step.phase, step.round, "server")
-        if self.method.wants(server):
-            self._round(server, ledger, step)
-        else:
-            self._tell("skip", phase=step.phase, round=step.round, index=step.index)
+        with server.rng.seeded("server"):
+            if self.method.wants(server):
+                self._round(server, ledger, step)
+            else:
+                self._tell_notes(server)
+                self._tell("skip", phase=step.phase, round=step.round, index=step.index)
         ledger.next_index = step.index + 1
         now = time.perf_counter()
         ledger.seconds, self._clock = ledger.seconds + now - self._clock, now
-        self._checkpoint(server, ledger)
+        return self._checkpoint(server, ledger)
 
     def _round(self, server: Server, ledger: Ledger, step: Step) -> None:
         begin = time.perf_counter()
@@ -193,7 +201,7 @@ class Federation:
         chosen = self.method.participants(server, present, federation.participation, server.rng) if present else []
         self._tell("round-start", phase=step.phase, round=step.round, index=step.index, clients=len(chosen))
         accepted, losses = self._collect(server, ledger, step, chosen)
-        if chosen and len(accepted) < federation.min_clients:
+        if len(accepted) < min(federation.min_clients, len(chosen)):
             raise RoundFailed(
                 f"round {step.index + 1} ({step.phase}): {len(accepted)} of {len(chosen)} clients answered, "
                 f"federation.min_clients = {federation.min_clients}. See {self.folder.events} for why, then "
@@ -202,9 +210,7 @@ class Federation:
         self.method.merge(server, Replies(accepted))
         self._sweep()
         trained = time.perf_counter() - begin
-        every = self.experiment.config.evaluation.every
-        due = step.index == self.steps[-1].index or (every > 0 and (step.index + 1) % every == 0)
-        ledger.evaluation = self._evaluate(server, ledger) if due else None
+        ledger.evaluation = self._evaluate(server, ledger) if self._evaluation_due(step) else None
         self._tell_notes(server)
         self._tell(
             "round",
@@ -212,44 +218,47 @@ class Federation:
             round=step.round,
             index=step.index,
             participants=list(accepted),
-            loss=sum(losses) / len(losses) if losses else None,
+            loss=sum(losses.values()) / len(losses) if losses else None,
             seconds=round(trained, 4),
             evaluation_seconds=round(time.perf_counter() - begin - trained, 4),
             metrics=ledger.evaluation.metrics if ledger.evaluation else None,
             by=ledger.evaluation.by if ledger.evaluation else None,
         )
 
+    def _evaluation_due(self, step: Step) -> bool:
+        """Every so many rounds, and always at the end of the run."""
+        every = self.experiment.config.evaluation.every
+        return step.index == self.steps[-1].index or (every > 0 and (step.index + 1) % every == 0)
+
     def _collect(
         self, server: Server, ledger: Ledger, step: Step, chosen: Iterable[str]
-    ) -> tuple[dict[str, Callable[[], Payload]], list[float]]:
+    ) -> tuple[dict[str, Callable[[], Payload]], dict[str, float]]:
         """Send the round's jobs; returns how to read each reply that passed every check, and the losses told."""
-        outbox = Outbox(self._spool)
-        room = KEPT_REPLIES_BYTES
-        sizes: dict[str, int] = {}
+        outbox = Outbox(self._spool, step.index)
 
         def jobs() -> Iterator[Job]:
             # Large clients first, so that no worker is left with one at the end.
             for name in sorted(chosen, key=lambda name: (-self._loads[name], name)):
-                path, sizes[name] = outbox.file(self.method.send(server, name))
+                path = outbox.file(self.method.send(server, name))
                 yield Job("local", step, path, name, server.classes.names, ledger.states.get(name))
 
         accepted: dict[str, Callable[[], Payload]] = {}
-        losses: list[float] = []
+        losses: dict[str, float] = {}
         for answer in self._engine.run(jobs(), self._started):
             name = answer.job.client or ""
             if answer.disk_failed:
                 raise OSError(answer.error)
             reason, payload = self._examine(server, answer)
-            info = payload.info
-            ledger.bytes_down += sizes[name]
+            info = told(payload.info)
+            bytes_down = outbox.answered(answer.job.payload)
+            ledger.bytes_down += bytes_down
             ledger.bytes_up += answer.size
             if reason is None:
-                room -= answer.size
-                accepted[name] = partial(_itself, payload) if room >= 0 else answer.read
+                accepted[name] = answer.read
                 if answer.state is not None:
                     ledger.states[name] = answer.state
                 if isinstance(info.get("loss"), float) and math.isfinite(info["loss"]):
-                    losses.append(info["loss"])
+                    losses[name] = info["loss"]
             self._tell(
                 "client" if reason is None else "client-failed",
                 phase=step.phase,
@@ -258,12 +267,12 @@ class Federation:
                 client=name,
                 seconds=round(answer.seconds, 4),
                 bytes_up=answer.size,
-                bytes_down=sizes[name],
+                bytes_down=bytes_down,
                 **({"info": info} if reason is None else {"reason": reason, "traceback": answer.traceback}),
                 **({"notes": answer.notes} if answer.notes else {}),
             )
         outbox.clear()
-        return dict(sorted(accepted.items())), losses
+        return dict(sorted(accepted.items())), dict(sorted(losses.items()))
 
     def _examine(self, server: Server, answer: Answer) -> tuple[str | None, Payload]:
         """Why an answer cannot be used, or None; and its payload."""
@@ -278,6 +287,9 @@ class Federation:
             self.method.check(server, payload)
         except BadReply as problem:
             return f"bad reply: {problem}", Payload()
+        except Exception as problem:
+            # What a client sent must never end the run, whatever it makes a check stumble over.
+            return f"bad reply: {type(problem).__name__}: {problem}", Payload()
         return None, payload
 
     def _evaluate(self, server: Server, ledger: Ledger) -> Evaluation:
@@ -287,7 +299,7 @@ class Federation:
         e = self.experiment
         run: Callable[[Iterable[Job]], Iterator[Answer]] = partial(self._engine.run, started=lambda job: None)
         examiner = Examiner(e.method, e.dataset, e.split, e.config.evaluation.accept, run)
-        evaluation = examiner.evaluate(server, server.step, str(snapshot), ledger.states)
+        evaluation = examiner.evaluate(server, str(snapshot), ledger.states)
         snapshot.unlink()
         self._sweep()
         return evaluation
@@ -311,28 +323,28 @@ class Federation:
         server.notes.clear()
 
 
-class Outbox:
-    """Writes payloads that go down, each distinct one once: most methods send all clients the same tensors."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._files: dict[tuple[Any, ...], tuple[str, int, Payload]] = {}
-
-    def file(self, payload: Payload) -> tuple[str, int]:
-        """The payload's file and size."""
-        key = (tuple((name, id(t)) for name, t in payload.tensors.items()), repr(payload.info))
-        if key not in self._files:
-            path = self._folder / f"down-{len(self._files)}-{time.monotonic_ns()}.safetensors"
-            # The payload is kept, so that no other tensor can get the id of one of its own.
-            self._files[key] = (str(path), payload.write(path, durable=False), payload)
-        path_, size, _ = self._files[key]
-        return path_, size
-
-    def clear(self) -> None:
-        for path, _, _ in self._files.values():
-            Path(path).unlink(missing_ok=True)
-        self._files.clear()
+def steps_of(method: Method) -> list[Step]:
+    """A method's rounds in order. Phases that share a name count on, so that no two rounds draw the same numbers."""
+    counters: dict[str, int] = {}
+    steps: list[Step] = []
+    for phase in method.phases():
+        for _ in range(phase.rounds):
+            number = counters.get(phase.name, 0)
+            counters[phase.name] = number + 1
+            steps.append(Step(phase.name, number, len(steps)))
+    if not steps:
+        raise UserError(f"method {method.name!r} has no rounds: its phases must add up to at least one.")
+    return steps
 
 
-def _itself(payload: Payload) -> Payload:
-    return payload
+def told(info: dict[str, Any]) -> dict[str, Any]:
+    """What of a reply's JSON part goes into the log: plain values and short lists of them."""
+
+    def plain(value: Any) -> bool:
+        return isinstance(value, (int, float, bool, type(None))) or (isinstance(value, str) and len(value) <= 200)
+
+    return {
+        key: value
+        for key, value in list(info.items())[:100]
+        if plain(value) or (isinstance(value, list) and len(value) <= 100 and all(map(plain, value)))
+    }

@@ -36,6 +36,11 @@ _DTYPES: dict[str, torch.dtype] = {
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _ALIGN = 8
 
+# No honest payload comes near these; they keep a hostile one from costing more than its bytes.
+MAX_HEADER_BYTES = 64_000_000
+MAX_INFO_BYTES = 4_000_000
+MAX_DIMENSIONS = 8
+
 
 @dataclass
 class Payload:
@@ -117,8 +122,11 @@ class Payload:
         header, start = _read_header(buffer)
         metadata = header.pop("__metadata__", {})
         try:
-            info = json.loads(metadata.get("fedwild", "{}"))
-        except (AttributeError, TypeError, ValueError) as error:
+            text = metadata.get("fedwild", "{}")
+            if len(text) > MAX_INFO_BYTES:
+                raise BadReply(f"the JSON part of the payload is too long ({len(text)} bytes)")
+            info = json.loads(text)
+        except (AttributeError, TypeError, ValueError, RecursionError) as error:
             raise BadReply("the JSON part of the payload cannot be read") from error
         if not isinstance(info, dict):
             raise BadReply("the JSON part of the payload is not an object")
@@ -187,9 +195,11 @@ def _read_header(buffer: bytearray) -> tuple[dict[str, Any], int]:
     (length,) = struct.unpack("<Q", buffer[:8])
     if length > len(buffer) - 8:
         raise BadReply("payload is cut short: its header is incomplete")
+    if length > MAX_HEADER_BYTES:
+        raise BadReply(f"payload header of {length} bytes is too long")
     try:
         header = json.loads(bytes(buffer[8 : 8 + length]))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadReply("payload header is not JSON") from error
     if not isinstance(header, dict):
         raise BadReply("payload header is not a JSON object")
@@ -205,6 +215,8 @@ def _read_tensors(buffer: bytearray, header: dict[str, Any], start: int) -> Iter
             dtype = _DTYPES[entry["dtype"]]
             shape = [int(side) for side in entry["shape"]]
             begin, end = entry["data_offsets"]
+            if len(shape) > MAX_DIMENSIONS or max(shape, default=0) > len(buffer):
+                raise BadReply(f"tensor {name!r} has a shape that cannot be")
             count = math.prod(shape)
             if min(shape, default=0) < 0 or start + begin != position or end - begin != count * dtype.itemsize:
                 raise BadReply(f"tensor {name!r} does not lie where the payload header says")
@@ -218,7 +230,7 @@ def _read_tensors(buffer: bytearray, header: dict[str, Any], start: int) -> Iter
                 )
             else:
                 yield name, torch.empty(shape, dtype=dtype)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
         raise BadReply("payload header does not describe tensors") from error
     if position != len(buffer):
         raise BadReply("payload has bytes that no tensor claims")

@@ -6,7 +6,7 @@ travel between them. A method never learns which engine runs it, and an engine n
 
 One round, in the engine's words:
 
-    names   = method.participants(server, present, rng)
+    names   = method.participants(server, present, participation, rng)
     replies = [method.local(method.send(server, name), client(name), rng) for name in names]
     method.merge(server, replies)            # replies in the order of the clients' names
 """
@@ -14,7 +14,7 @@ One round, in the engine's words:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -52,7 +52,11 @@ class Step:
 
 @dataclass
 class Server:
-    """What the server keeps. All of it is checkpointed, except `task` and `public`, which the run folder gives."""
+    """What the server keeps. The state, classes, clients, thresholds and step are in every checkpoint.
+
+    Every round goes on from what its checkpoint gives back, so that a resumed run cannot differ: names in
+    `state` come in sorted order, and `state.info` is what JSON makes of it.
+    """
 
     task: Task
     classes: ClassRegistry
@@ -70,23 +74,24 @@ class Server:
 
     def to_payload(self) -> Payload:
         """All that a predictor or the next round needs, as one payload."""
-        finite = {name: value for name, value in self.thresholds.items() if abs(value) != float("inf")}
         return Payload(
             dict(self.state.tensors),
             {
                 "state": self.state.info,
                 "classes": self.classes.to_json(),
                 "clients": list(self.clients),
-                "thresholds": finite,
+                # As text, since JSON cannot say "infinite".
+                "thresholds": {name: repr(value) for name, value in self.thresholds.items()},
+                "step": vars(self.step),
             },
         )
 
     @classmethod
-    def from_payload(cls, payload: Payload, task: Task, step: Step, rng: Rng) -> Server:
+    def from_payload(cls, payload: Payload, task: Task, rng: Rng) -> Server:
         return cls(
             task=task,
             classes=ClassRegistry.from_json(payload.info["classes"]),
-            step=step,
+            step=Step(**payload.info["step"]),
             rng=rng,
             clients=tuple(payload.info["clients"]),
             state=Payload(dict(payload.tensors), payload.info["state"]),
@@ -147,7 +152,8 @@ class Reply:
 class Replies:
     """The round's accepted replies in the order of the clients' names, read one at a time.
 
-    Only one reply is in memory while iterating, so that a round costs the same for ten clients and ten thousand.
+    Every pass reads them anew, one at a time, so that a round costs the same for ten clients and ten thousand, and
+    a merge may change what it is given.
     """
 
     def __init__(self, readers: dict[str, Callable[[], Payload]]) -> None:
@@ -187,10 +193,6 @@ class Outcome:
 
 class Predictor(ABC):
     """Answers with a class or with UNKNOWN: unknown is what scores above a threshold."""
-
-    threshold: float | None = None
-    """A threshold that is part of the method, such as 0 for p_unknown - max p_known (K+1 argmax). None has the
-    engine choose the one that accepts most known validation samples."""
 
     @abstractmethod
     def predict(self, x: Tensor) -> Prediction:
@@ -246,17 +248,17 @@ class Method(ABC):
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         """The client's work. The reply's info must hold "samples"."""
 
-    def check(self, server: Server, reply: Payload) -> None:
-        """Refuse a reply that does not fit by raising `BadReply`; sizes and finiteness are checked already."""
-        samples = reply.info.get("samples")
-        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 0:
-            raise BadReply(f"info 'samples' is {samples!r}, expected a whole number of at least 0")
-        if "model" in reply:
-            check_like(reply.group("model"), self.model_spec(server), "model")
+    def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
+        """The groups that a reply of this round must have, with the names, shapes and types of their tensors."""
+        return {}
 
-    def model_spec(self, server: Server) -> dict[str, Tensor]:
-        """Names, shapes and types that the group "model" of a reply must have."""
-        return server.task.spec(len(server.classes))
+    def check(self, server: Server, reply: Payload) -> None:
+        """Refuse a reply that does not fit by raising `BadReply`; finiteness is checked already."""
+        samples = reply.info.get("samples")
+        if not isinstance(samples, int) or isinstance(samples, bool) or not 0 <= samples <= 2**53:
+            raise BadReply(f"info 'samples' is {str(samples)[:40]}, expected a whole number from 0 to 2**53")
+        for group, spec in self.expects(server).items():
+            check_like(reply.group(group), spec, group)
 
     @abstractmethod
     def merge(self, server: Server, replies: Replies) -> None:
@@ -265,6 +267,13 @@ class Method(ABC):
     @abstractmethod
     def predictor(self, server: Server, client: Client | None = None) -> Predictor:
         """The answerer after the rounds so far; `client` is given only to personal methods."""
+
+    def threshold(self) -> float | None:
+        """A threshold that is part of the method, such as 0 for p_unknown - max p_known (K+1 argmax).
+
+        None has the engine choose the one that accepts most known validation samples.
+        """
+        return None
 
     def owners(self, server: Server) -> Sequence[str]:
         """For personal methods: the clients that have a predictor of their own by now."""

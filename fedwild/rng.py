@@ -7,6 +7,9 @@ any number of workers, and a resumed run draws what the undisturbed one would ha
 from __future__ import annotations
 
 import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,9 +40,31 @@ class Rng:
         """A fresh numpy generator for one purpose."""
         return np.random.default_rng(self.number(purpose))
 
-    def seed_torch(self, purpose: str) -> None:
-        """Seed torch's global generators: for layers that draw without asking (initialisation, dropout)."""
-        # torch.manual_seed also queues a call for every absent accelerator, which costs a millisecond.
-        torch.default_generator.manual_seed(self.number(purpose))
-        if torch.cuda.is_available():
-            torch.cuda.manual_seed_all(self.number(purpose))
+    def sklearn(self, purpose: str) -> int:
+        """A number that scikit-learn takes as `random_state`."""
+        return self.number(purpose) & 0xFFFFFFFF
+
+    @contextmanager
+    def seeded(self, purpose: str) -> Iterator[None]:
+        """Inside, torch's, numpy's and Python's own generators follow this key; afterwards they are as they were.
+
+        For what draws without asking: initialisation, dropout, a library's defaults.
+        """
+        number = self.number(purpose)
+        before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        on_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+        before_cuda = torch.cuda.get_rng_state_all() if on_cuda else []
+        # torch.manual_seed would also queue a call for every absent accelerator, which costs a millisecond.
+        torch.default_generator.manual_seed(number)
+        np.random.seed(number & 0xFFFFFFFF)
+        random.seed(number)
+        if on_cuda:
+            torch.cuda.manual_seed_all(number)
+        try:
+            yield
+        finally:
+            torch.set_rng_state(before[0])
+            np.random.set_state(before[1])
+            random.setstate(before[2])
+            if on_cuda:
+                torch.cuda.set_rng_state_all(before_cuda)

@@ -21,21 +21,28 @@ class Slot:
     network: Network
     state: dict[str, Tensor]
     parameters: list[torch.nn.Parameter]
+    places: list[int]
 
     @classmethod
     def of(cls, network: Network) -> Slot:
-        return cls(network, network.state_dict(), list(network.parameters()))
+        parameters = list(network.parameters())
+        return cls(network, network.state_dict(), parameters, [p.data_ptr() for p in parameters])
 
     def intact(self) -> bool:
-        return self.state["head.weight"].data_ptr() == self.network.head.weight.data_ptr()
+        """Whether the network still consists of the tensors it was built with."""
+        now = list(self.network.parameters())
+        same = len(now) == len(self.parameters) and all(a is b for a, b in zip(now, self.parameters, strict=True))
+        return same and [p.data_ptr() for p in now] == self.places
 
     def holding(self, weights: Mapping[str, Tensor]) -> Network:
-        """The network with a copy of `weights`, all of it trainable and without gradients."""
+        """The network with a copy of `weights`, in training mode, all of it trainable and without gradients."""
         check_like(weights, self.state, "model")
         for name, tensor in self.state.items():
             tensor.copy_(weights[name])
         for parameter in self.parameters:
             parameter.requires_grad, parameter.grad = True, None
+        if not all(module.training for module in self.network.modules()):
+            self.network.train()
         return self.network
 
 
@@ -52,15 +59,14 @@ class Task:
 
     def build(self, outputs: int, rng: Rng, bias: bool = True) -> Network:
         """A newly initialised network whose weights depend on `rng` alone."""
-        with torch.random.fork_rng(devices=[]):
-            rng.seed_torch("initialisation")
+        with rng.seeded("initialisation"):
             network = build(self.model, self.input_shape, outputs, bias=bias, params=self.model_params)
         return network.to(self.device)
 
     def network(self, weights: Mapping[str, Tensor], outputs: int, bias: bool = True, slot: str = "main") -> Network:
         """The reused network of a slot, holding a copy of `weights`. Use two slots for two models at a time."""
         key = (outputs, bias, slot)
-        # A method may have put another head on the network that it was lent.
+        # A method may have put another head or other tensors into the network that it was lent.
         if key not in self._slots or not self._slots[key].intact():
             self._slots[key] = Slot.of(self.build(outputs, Rng(0), bias))
         return self._slots[key].holding(weights)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,6 +45,10 @@ class ToyScaffold(Correction):
     def down(self, server: Server) -> dict[str, dict[str, Tensor]]:
         return {"control": server.state.group("control")}
 
+    def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
+        weights = server.state.group("model")
+        return {"control_change": {name: weights[name] for name in weights}}
+
     def at(self, client: Client, model: Network, payload: Payload) -> Steering:
         zero = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
         server_control = payload.group("control") or zero
@@ -76,6 +80,9 @@ class ToyScaffold(Correction):
 
 class GrowingHead(FedAvg):
     """As GAL: learn known classes, exchange once about unlabelled samples, grow the head, learn on."""
+
+    def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
+        return {} if server.step.phase == "exchange" else super().expects(server)
 
     def phases(self) -> Sequence[Phase]:
         return [Phase("known", 2), Phase("exchange", 1), Phase("novel", 2)]
@@ -168,6 +175,9 @@ class Nearest(Predictor):
 class Newcomer(FedAvg):
     """As Gains: a client arrives later and declares, by name, labels that the server has not seen."""
 
+    def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
+        return {} if server.step.phase == "declare" else super().expects(server)
+
     def phases(self) -> Sequence[Phase]:
         return [Phase("source", 2), Phase("declare", 1), Phase("adapt", 2)]
 
@@ -187,9 +197,7 @@ class Newcomer(FedAvg):
             for name in reply.payload.info["declares"]:
                 server.classes.add(name, origin=reply.client, since=server.step.index)
         model = server.task.network(server.state.group("model"), len(server.state.group("model")["head.bias"]))
-        with torch.random.fork_rng(devices=[]):
-            server.rng.seed_torch("rows")
-            model.grow_head(len(server.classes))
+        model.grow_head(len(server.classes))
         server.state.put("model", weights_of(model))
         return None
 
@@ -219,6 +227,9 @@ class Mischief(FedAvg):
             "client-03": lambda: Payload.of(model={"wrong": torch.zeros(3)}, info=reply.info),
             "client-04": lambda: Payload.of(model=reply.group("model"), info={"samples": -5}),
             "client-05": _die,
+            "client-06": lambda: Payload(info={"samples": 10**6}),
+            "client-07": lambda: Payload.of(model=reply.group("model"), info={"samples": 10**400}),
+            "client-08": lambda: Payload.of(model=reply.group("model"), info={"samples": 3, "loss": "low"}),
         }[client.name]()
 
 
@@ -231,3 +242,75 @@ def _die() -> Any:
     import os
 
     os._exit(7)
+
+
+class Noisy(FedAvg):
+    """Draws without asking, tensor by tensor, on both sides, and counts in the server's JSON part."""
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        reply = super().local(payload, client, rng)
+        for tensor in reply.group("model").values():
+            tensor.add_(torch.randn_like(tensor), alpha=0.01)
+        return reply
+
+    def merge(self, server: Server, replies: Replies) -> None:
+        super().merge(server, replies)
+        server.state.put("extra", {"z": torch.zeros(2), "a": torch.zeros(2)})
+        for tensor in server.state.tensors.values():
+            tensor.add_(torch.randn_like(tensor), alpha=0.01)
+        counts = server.state.info.setdefault("rounds", {})
+        counts[str(server.step.round)] = len(replies)
+
+
+class Stages(FedAvg):
+    """Phases that share a name; each keeps the number it drew."""
+
+    def phases(self) -> Sequence[Phase]:
+        return [Phase("stage", 1), Phase("between", 1), Phase("stage", 1)]
+
+    def merge(self, server: Server, replies: Replies) -> None:
+        super().merge(server, replies)
+        server.state.info.setdefault("draws", []).append(server.rng.number("draw"))
+
+
+class Scribbler(FedAvg):
+    """Changes the payload it was lent."""
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        for tensor in payload.tensors.values():
+            tensor.mul_(0.9)
+        return super().local(payload, client, rng)
+
+
+class TwoPasses(FedAvg):
+    """Changes replies in a first pass and averages them in a second."""
+
+    def merge(self, server: Server, replies: Replies) -> None:
+        for reply in replies:
+            for tensor in reply.payload.tensors.values():
+                tensor.zero_()
+        super().merge(server, replies)
+
+
+class Unspeakable(FedAvg):
+    """Says what JSON cannot."""
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        reply = super().local(payload, client, rng)
+        if client.name == "client-01":
+            reply.info["count"] = {1, 2}
+        return reply
+
+
+class DiesOnce(FedAvg):
+    """Its first client is killed from outside the first time, as by a system that runs out of memory."""
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        import os
+        from pathlib import Path
+
+        mark = Path(os.environ["FEDWILD_TEST_MARK"])
+        if client.name == "client-00" and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), 9)
+        return super().local(payload, client, rng)

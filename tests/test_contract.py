@@ -16,7 +16,7 @@ from fedwild.engines.site import Site
 from fedwild.errors import UserError
 from fedwild.methods import METHODS
 from fedwild.payload import Payload
-from fedwild.protocol import Server, Step
+from fedwild.protocol import Server
 from fedwild.rng import Rng
 from tests.tiny import brief, even_shares, model_bytes, opened, run_tiny, split_by, tiny_dataset, tiny_experiment
 
@@ -96,7 +96,7 @@ def test_server_state_survives_a_checkpoint(method: str, tmp_path: Path) -> None
     run_tiny(tmp_path / "run", method, dataset, split)
     experiment = tiny_experiment(method, dataset, split)
     payload = Payload.read(tmp_path / "run" / "model.safetensors")
-    server = Server.from_payload(payload, experiment.task, Step("end", 0, 0), Rng(0))
+    server = Server.from_payload(payload, experiment.task, Rng(0))
     assert server.to_payload().encode() == payload.encode()
 
 
@@ -106,8 +106,7 @@ def test_payloads_survive_encoding(method: str, tmp_path: Path) -> None:
     run_tiny(tmp_path / "run", method, dataset, split)
     experiment = tiny_experiment(method, dataset, split)
     payload = Payload.read(tmp_path / "run" / "model.safetensors")
-    first = experiment.method.phases()[0]
-    server = Server.from_payload(payload, experiment.task, Step(first.name, 0, 0), Rng(0))
+    server = Server.from_payload(payload, experiment.task, Rng(0))
     sent = experiment.method.send(server, "client-00")
     down = tmp_path / "down.safetensors"
     sent.write(down)
@@ -129,7 +128,7 @@ def test_predictor_answers_for_a_batch_of_any_size(method: str, count: int, tmp_
     run_tiny(tmp_path / "run", method, dataset, split)
     experiment = tiny_experiment(method, dataset, split)
     payload = Payload.read(tmp_path / "run" / "model.safetensors")
-    server = Server.from_payload(payload, experiment.task, Step("end", 0, 0), Rng(0))
+    server = Server.from_payload(payload, experiment.task, Rng(0))
     site = Site(dataset, split, experiment.config.data, experiment.method, experiment.task, 0, tmp_path, tmp_path)
     whose = site.client(Job("test", server.step, "", "client-00", server.classes.names))
     predictor = experiment.method.predictor(server, whose if experiment.method.personal else None)

@@ -14,7 +14,7 @@ from fedwild.engines.base import Job
 from fedwild.engines.site import Site, predict
 from fedwild.metrics import UNKNOWN, open_set_report
 from fedwild.payload import Payload
-from fedwild.protocol import Server, Step
+from fedwild.protocol import Server
 from fedwild.rng import Rng
 from tests.tiny import even_shares, run_tiny, split_by, tiny_dataset, tiny_experiment
 
@@ -27,7 +27,7 @@ def data() -> Any:
 def rebuilt(folder: Path, data: Any, split: Any) -> tuple[Any, Site, Server]:
     experiment = tiny_experiment("fedavg", data, split)
     payload = Payload.read(folder / "model.safetensors")
-    server = Server.from_payload(payload, experiment.task, Step("end", 0, 0), Rng(0))
+    server = Server.from_payload(payload, experiment.task, Rng(0))
     site = Site(data, split, experiment.config.data, experiment.method, experiment.task, 0, folder, folder)
     return experiment.method.predictor(server), site, server
 

@@ -110,6 +110,10 @@ def corrupted(change: dict[str, object], extra: bytes = b"") -> bytes:
         corrupted({"data_offsets": [8, 0]}),
         corrupted({"data_offsets": None}),
         corrupted({}, extra=b"tail"),
+        corrupted({"shape": [float("inf")]}),
+        corrupted({"shape": [0, 2**62, 2**62], "data_offsets": [0, 0]}),
+        corrupted({"shape": [1] * 50 + [2]}),
+        struct.pack("<Q", 200_000) + b"[" * 200_000,
         struct.pack("<Q", 2) + b"[]",
         struct.pack("<Q", 3) + b"{x}",
         struct.pack("<Q", 2**62) + b"{}",
@@ -121,7 +125,17 @@ def test_a_header_that_lies_is_refused(data: bytes) -> None:
         Payload.decode(data)
 
 
-@pytest.mark.parametrize("metadata", [{"fedwild": "[1]"}, {"fedwild": "{"}, {"fedwild": 3}, [1]])
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"fedwild": "[1]"},
+        {"fedwild": "{"},
+        {"fedwild": 3},
+        [1],
+        {"fedwild": "[" * 100_000},
+        {"fedwild": " " * 5_000_000},
+    ],
+)
 def test_a_json_part_that_is_no_object_is_refused(metadata: object) -> None:
     header = json.dumps({"__metadata__": metadata}).encode()
     with pytest.raises(BadReply):

@@ -142,7 +142,7 @@ def test_a_server_comes_back_from_its_payload() -> None:
     server = Server(Task((4,), "mlp"), ClassRegistry.of(["a", "b"]), Step("x", 1, 3), Rng(5), ("c1", "c2"))
     server.state = Payload.of(model={"w": torch.ones(2)}, info={"lambda": [0.5]})
     server.thresholds = {"*": -0.25}
-    copy = Server.from_payload(Payload.decode(server.to_payload().encode()), server.task, server.step, server.rng)
+    copy = Server.from_payload(Payload.decode(server.to_payload().encode()), server.task, server.rng)
     assert copy.classes == server.classes
     assert copy.clients == server.clients
     assert copy.thresholds == server.thresholds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -73,17 +74,32 @@ def test_seeds_up_to_63_bits_are_told_apart() -> None:
     assert len({Rng(seed).number("x") for seed in (0, 1, 2**32, 2**62, 2**63 - 1)}) == 5
 
 
-def test_seed_torch_sets_the_global_generator() -> None:
+def test_inside_a_seeded_block_everything_follows_the_key_and_afterwards_nothing_has_changed() -> None:
+    def draws() -> list[float]:
+        return [float(torch.rand(1)), float(np.random.rand()), random.random()]
+
+    torch.manual_seed(1)
+    np.random.seed(1)
+    random.seed(1)
+    expected = draws()
+    torch.manual_seed(1)
+    np.random.seed(1)
+    random.seed(1)
     rng = Rng(5).child("a")
-    rng.seed_torch("layers")
-    first = (torch.rand(3), torch.randn(2))
-    torch.rand(100)
-    rng.seed_torch("layers")
-    assert torch.equal(torch.rand(3), first[0])
-    assert torch.equal(torch.randn(2), first[1])
-    rng.seed_torch("other")
-    assert not torch.equal(torch.rand(3), first[0])
-    assert torch.initial_seed() == rng.number("other")
+    with rng.seeded("layers"):
+        first = draws()
+    with rng.seeded("layers"):
+        assert draws() == first
+        with rng.seeded("other"):
+            inner = draws()
+        assert inner != first
+    assert draws() == expected
+
+
+def test_the_number_for_scikit_learn_fits_its_limits() -> None:
+    numbers = [Rng(seed).sklearn("x") for seed in range(200)]
+    assert all(0 <= number < 2**32 for number in numbers)
+    assert len(set(numbers)) == 200
 
 
 def test_the_kinds_of_generator_leave_the_global_one_alone() -> None:

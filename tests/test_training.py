@@ -149,3 +149,14 @@ def test_initial_weights_depend_on_the_key_alone() -> None:
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert not torch.equal(one["head.weight"], other["head.weight"])
     assert math.isfinite(float(one["head.weight"].sum()))
+
+
+def test_a_slot_is_lent_in_training_mode_and_survives_replaced_tensors() -> None:
+    task = Task((6,), "mlp", {"hidden": [5]})
+    weights = weights_of(task.build(3, Rng(1)))
+    lent = task.network(weights, 3).eval()
+    assert task.network(weights, 3).training
+    first = next(lent.parameters())
+    first.data = torch.zeros_like(first)
+    again = task.network(weights, 3)
+    assert all(torch.equal(weights[name], tensor) for name, tensor in again.state_dict().items())

@@ -52,6 +52,10 @@ class Correction:
         """Groups added to what goes down to the clients."""
         return {}
 
+    def expects(self, server: Server) -> Groups:
+        """The groups that `Steering.up` adds, with the names, shapes and types of their tensors."""
+        return {}
+
     def at(self, client: Client, model: Network, payload: Payload) -> Steering:
         """The correction at one client, before its first step."""
         return Steering()

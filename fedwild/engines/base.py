@@ -58,7 +58,7 @@ class Answer:
     error: str | None = None
     traceback: str | None = None
     disk_failed: bool = False
-    """The job was done, but its result could not be written: not the client's fault, and no reason to go on."""
+    """A file of the run could not be read or written: not the client's fault, and no reason to go on."""
 
     def read(self) -> Payload:
         """The payload, decoded and so checked for form."""
@@ -66,8 +66,12 @@ class Answer:
         with open(self.path, "rb", buffering=0) as file:
             file.seek(self.offset)
             data = bytearray(self.size)
-            if file.readinto(data) != self.size:
-                raise BadReply(f"reply of {self.size} bytes is cut short in {self.path}")
+            rest = memoryview(data)
+            while rest:
+                count = file.readinto(rest)
+                if not count:
+                    raise BadReply(f"reply of {self.size} bytes is cut short in {self.path}")
+                rest = rest[count:]
         return Payload.decode(data)
 
     def to_json(self) -> bytes:

@@ -63,6 +63,7 @@ class LocalEngine:
             share(site)
         # A million objects of imported libraries need not be looked through for garbage, here or in a worker.
         gc.freeze()
+        self._died_once: list[Job] = []
         self._workers = [self._start() for _ in range(workers)]
 
     def _start(self) -> Worker:
@@ -97,24 +98,34 @@ class LocalEngine:
             for ready in wait(list(busy)):
                 assert isinstance(ready, Connection)
                 answer, worker = self._receive(busy.pop(ready))
-                worker.room = 2 if answer.seconds < SHORT_JOB_SECONDS else 1
+                worker.room = 2 if answer is not None and answer.seconds < SHORT_JOB_SECONDS else 1
                 # The worker goes on while the answer is being looked at.
                 fill(worker)
-                yield answer
+                if answer is not None:
+                    yield answer
 
-    def _receive(self, worker: Worker) -> tuple[Answer, Worker]:
-        """A worker's answer; a worker that died is replaced, and the client it was at has failed."""
+    def _receive(self, worker: Worker) -> tuple[Answer | None, Worker]:
+        """A worker's answer. A worker that died is replaced and its job given once more, for it may have been killed
+        from outside; a job that a second worker dies of is the client's failure."""
         job = worker.jobs.popleft()
         try:
             return Answer.from_json(worker.pipe.recv_bytes(), job), worker
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):
             worker.process.join()
             worker.pipe.close()
             fresh = self._start()
-            for waiting in worker.jobs:
-                fresh.give(waiting)
             self._workers[self._workers.index(worker)] = fresh
-            return Answer(job, error=f"the worker process died (exit code {worker.process.exitcode})"), fresh
+            waiting = list(worker.jobs)
+            answer = None
+            if job in self._died_once:
+                self._died_once.remove(job)
+                answer = Answer(job, error=f"the worker process died (exit code {worker.process.exitcode})")
+            else:
+                self._died_once.append(job)
+                waiting.insert(0, job)
+            for again in waiting:
+                fresh.give(again)
+            return answer, fresh
 
     def close(self) -> None:
         for worker in self._workers:
@@ -125,6 +136,7 @@ class LocalEngine:
         self._site.close()
         gc.unfreeze()
         torch.set_num_threads(self._threads)
+        torch.set_flush_denormal(False)
 
 
 def work(site: Site, pipe: Connection, parent: int) -> None:

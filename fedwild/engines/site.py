@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
 import time
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from fedwild.data import Dataset, DataSettings, Samples, Split, samples_of
 from fedwild.engines.base import Answer, Job
-from fedwild.payload import Payload
+from fedwild.errors import BadReply
+from fedwild.payload import Payload, write_atomically
 from fedwild.protocol import Client, Method, Prediction, Predictor, Server
 from fedwild.rng import Rng
 from fedwild.task import Task
@@ -46,49 +48,61 @@ class Site:
     def execute(self, job: Job) -> Answer:
         """Do a job. Whatever goes wrong at the client becomes part of the answer."""
         begin = time.perf_counter()
-        client: Client | None = None
         try:
+            payload = self._read(job.payload)
             client = self.client(job) if job.client is not None else None
-            before = client.state.encode() if client and job.state is not None else b""
-            reply = self._work(job, client)
+        except (OSError, BadReply) as error:
+            return Answer(job, error=str(error), disk_failed=True)
+        try:
+            before = client.state.encode() if client else b""
+            reply = self._work(job, payload, client).encode()
+            after = client.state.encode() if client else b""
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             return Answer(job, error=reason, traceback=traceback.format_exc(), seconds=time.perf_counter() - begin)
         try:
-            state = self._keep(client, before, job) if client and job.kind == "local" else job.state
-            path, offset, size = self._post(reply, job)
+            state = job.state if after == before else self._keep(after, job)
+            path, offset = self._post(reply, job)
         except OSError as error:
-            return Answer(job, error=error.strerror or str(error), disk_failed=True)
+            return Answer(job, error=str(error), disk_failed=True)
         notes = client.notes if client else []
-        return Answer(job, path, offset, size, time.perf_counter() - begin, state, notes)
+        return Answer(job, path, offset, len(reply), time.perf_counter() - begin, state, notes)
 
-    def _work(self, job: Job, client: Client | None) -> Payload:
-        if job.kind == "local":
-            assert client is not None
-            rng = Rng(self.seed).child(job.step.phase, job.step.round, "client", client.name)
-            rng.seed_torch("layers")
-            return self.method.local(self._read(job.payload), client, rng)
-        predictor = self._predictor_for(job, client)
-        if job.kind == "validate":
-            assert client is not None
-            answers = predict(predictor, client.validation, self.task.device)
-            return Payload({"unknown": answers.unknown}, {"threshold": predictor.threshold})
-        rows = self.split.test[job.start : job.stop]
-        answers = predict(predictor, samples_of(self.dataset, rows, "test", data=self.data), self.task.device)
-        return Payload({"logits": answers.logits, "unknown": answers.unknown})
+    def _work(self, job: Job, payload: Payload, client: Client | None) -> Payload:
+        """The reply to a job, drawn from nothing but the job's own random stream."""
+        rng = Rng(self.seed).child(job.step.phase, job.step.round, "client", job.client or "")
+        with rng.seeded("layers"):
+            if job.kind == "local":
+                assert client is not None
+                return self._local(payload, client, rng)
+            predictor = self._predictor_for(job, payload, client)
+            if job.kind == "validate":
+                assert client is not None
+                return Payload({"unknown": predict(predictor, client.validation, self.task.device).unknown})
+            rows = samples_of(self.dataset, self.split.test[job.start : job.stop], "test", data=self.data)
+            answers = predict(predictor, rows, self.task.device)
+            return Payload({"logits": answers.logits, "unknown": answers.unknown})
 
-    def _post(self, reply: Payload, job: Job) -> tuple[str, int, int]:
+    def _local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        """The client's half of the round. The payload is lent: the next client of this worker gets the same tensors."""
+        versions = [tensor._version for tensor in payload.tensors.values()]
+        reply = self.method.local(Payload(dict(payload.tensors), copy.deepcopy(payload.info)), client, rng)
+        if versions != [tensor._version for tensor in payload.tensors.values()]:
+            raise RuntimeError("local() changed a tensor of its payload in place: clone it first")
+        return reply
+
+    def _post(self, reply: bytes, job: Job) -> tuple[str, int]:
         """Append a reply to this process's file of the round: one file, however many clients."""
         path = str(self.outbox / f"up-{job.step.index}-{job.kind}-{os.getpid()}")
         if self._file is None or self._file.name != path:
             self.close()
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115  (open until the next round)
-        data = memoryview(reply.encode())
         offset = self._file.tell()
+        rest = memoryview(reply)
         # A write may take only a part; on a full disk the next one then fails, instead of nobody noticing.
-        while data:
-            data = data[self._file.write(data) :]
-        return path, offset, self._file.tell() - offset
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        return path, offset
 
     def close(self) -> None:
         """Let go of the round's file."""
@@ -127,29 +141,26 @@ class Site:
     def state_file(self, client: str, version: int) -> Path:
         return self.states / client / f"{version:06d}.safetensors"
 
-    def _keep(self, client: Client, before: bytes, job: Job) -> int | None:
-        """Write the client's state as a new version if the method changed it; old versions stay until committed."""
-        if not (client.state.tensors or client.state.info or before) or client.state.encode() == before:
-            return job.state
-        path = self.state_file(client.name, job.step.index)
+    def _keep(self, state: bytes, job: Job) -> int:
+        """Write the client's state as a new version; old versions stay until the round is committed."""
+        assert job.client is not None
+        path = self.state_file(job.client, job.step.index)
         path.parent.mkdir(parents=True, exist_ok=True)
-        client.state.write(path)
+        write_atomically(path, state)
         return job.step.index
 
     def _read(self, path: str) -> Payload:
         """The payload of a file; the last one is kept, since most clients of a round get the same."""
         if self._payload is None or self._payload[0] != path:
             self._payload = (path, Payload.read(Path(path)))
-        kept = self._payload[1]
-        return Payload(dict(kept.tensors), dict(kept.info))
+        return self._payload[1]
 
-    def _predictor_for(self, job: Job, client: Client | None) -> Predictor:
+    def _predictor_for(self, job: Job, payload: Payload, client: Client | None) -> Predictor:
         """The predictor of a server snapshot, built once unless it is a client's own."""
         personal = client if self.method.personal else None
         if personal is None and self._predictor is not None and self._predictor[0] == job.payload:
             return self._predictor[1]
-        server = Server.from_payload(self._read(job.payload), self.task, job.step, Rng(self.seed))
-        predictor = self.method.predictor(server, personal)
+        predictor = self.method.predictor(Server.from_payload(payload, self.task, Rng(self.seed)), personal)
         if personal is None:
             self._predictor = (job.payload, predictor)
         return predictor

@@ -8,7 +8,7 @@ SCAFFOLD or PROSER-FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 from torch import Tensor
@@ -48,8 +48,8 @@ class FedAvg(Method):
         """Rows of the head: the known classes and what the objective adds."""
         return len(server.classes) + self.objective.extra_outputs
 
-    def model_spec(self, server: Server) -> dict[str, Tensor]:
-        return server.task.spec(self.outputs(server))
+    def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
+        return {"model": server.task.spec(self.outputs(server)), **self.correction.expects(server)}
 
     def start(self, server: Server) -> None:
         model = server.task.build(self.outputs(server), server.rng)

@@ -30,7 +30,7 @@ class LocalOnly(OneShot):
     params: Params
 
     def owners(self, server: Server) -> Sequence[str]:
-        return list(server.state.members("models"))
+        return list(server.state.info.get("samples", {}))
 
     def predictor(self, server: Server, client: Client | None = None) -> Predictor:
         names = self.owners(server)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -32,8 +32,8 @@ class OneShot(Method):
         """Rows of the head: the known classes and what the objective adds."""
         return classes + self.objective.extra_outputs
 
-    def model_spec(self, server: Server) -> dict[str, Tensor]:
-        return server.task.spec(self.outputs(len(server.classes)))
+    def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
+        return {"model": server.task.spec(self.outputs(len(server.classes)))}
 
     def send(self, server: Server, client: str) -> Payload:
         return Payload()

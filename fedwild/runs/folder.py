@@ -15,7 +15,7 @@ it can be resumed: whoever kills a run at any moment leaves a folder that goes o
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -137,9 +137,9 @@ class RunFolder:
     def drop_spool(spool: Path) -> None:
         shutil.rmtree(spool, ignore_errors=True)
 
-    def save_checkpoint(self, number: int, payload: Payload) -> None:
+    def save_checkpoint(self, number: int, data: bytes) -> None:
         """Write checkpoint `number` (rounds done) and let go of those that are no longer needed."""
-        payload.write(self.path / "checkpoints" / f"{number:06d}.safetensors")
+        write_atomically(self.path / "checkpoints" / f"{number:06d}.safetensors", data)
         for old in self._checkpoints()[:-KEPT_CHECKPOINTS]:
             old.unlink()
 
@@ -231,7 +231,11 @@ def _move(building: Path, path: Path | None, parent: Path, stem: str) -> Path:
     while True:
         candidate = parent / f"{stem}-{number:03d}"
         if not candidate.exists():
-            with contextlib.suppress(OSError):
+            try:
                 os.rename(building, candidate)
                 return candidate
+            except OSError as error:
+                # Another run took the name in between.
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
         number += 1

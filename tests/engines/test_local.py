@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedwild.errors import RoundFailed
+from fedwild.payload import Payload
 from fedwild.runs.events import read_events
 from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset
 
@@ -44,8 +45,6 @@ def test_the_honest_client_alone_decides_the_model(data: Any, tmp_path: Path) ->
     mischief(tmp_path / "run", data, 5, 2)
     honest = split_by(data, 2, even_shares(data, 2, 5)[:1])
     run_tiny(tmp_path / "alone", "fedavg", data, honest)
-    from fedwild.payload import Payload
-
     ours = Payload.read(tmp_path / "run" / "model.safetensors").group("model")
     alone = Payload.read(tmp_path / "alone" / "model.safetensors").group("model")
     assert all(torch.equal(ours[name], alone[name]) for name in alone)
@@ -81,9 +80,11 @@ def test_the_callers_thread_count_and_random_state_are_put_back(data: Any, tmp_p
     torch.set_num_threads(2)
     before = torch.get_rng_state()
     split = split_by(data, 2, even_shares(data, 2, 2))
-    run_tiny(tmp_path / "run", "fedavg", data, split, workers=2)
-    assert torch.get_num_threads() == 2
-    assert torch.equal(torch.get_rng_state(), before)
+    for workers in (0, 2):
+        run_tiny(tmp_path / str(workers), "tests.sketches:Noisy", data, split, workers=workers)
+        assert torch.get_num_threads() == 2
+        assert torch.equal(torch.get_rng_state(), before)
+        assert float(torch.tensor(1e-40) * 1) > 0  # denormal numbers are not flushed any more
     torch.set_num_threads(1)
 
 
@@ -92,3 +93,69 @@ def test_many_more_clients_than_workers_all_answer(data: Any, tmp_path: Path) ->
     for workers in (0, 3):
         run_tiny(tmp_path / str(workers), "fedavg", data, split, workers=workers)
     assert model_bytes(tmp_path / "0") == model_bytes(tmp_path / "3")
+
+
+def test_replies_without_a_model_or_with_absurd_words_are_refused(data: Any, tmp_path: Path) -> None:
+    reasons = mischief(tmp_path / "run", data, 9, 2)
+    assert "lacks" in reasons["client-06"]
+    assert "samples" in reasons["client-07"]
+    assert "client-08" not in reasons  # an odd loss is only left out of the mean
+    honest = mischief_free(tmp_path / "honest", data)
+    assert honest
+
+
+def mischief_free(folder: Path, data: Any) -> bool:
+    split = split_by(data, 2, even_shares(data, 2, 1))
+    run_tiny(folder, "tests.sketches:Mischief", data, split)
+    return not [e for e in read_events(folder / "events.jsonl") if e["event"] == "client-failed"]
+
+
+def test_draws_without_asking_are_bit_equal_for_any_number_of_workers(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 4))
+    for workers in (0, 1, 3):
+        run_tiny(tmp_path / str(workers), "tests.sketches:Noisy", data, split, workers=workers)
+    assert model_bytes(tmp_path / "0") == model_bytes(tmp_path / "1") == model_bytes(tmp_path / "3")
+
+
+def test_phases_that_share_a_name_draw_other_numbers(data: Any, tmp_path: Path) -> None:
+    run_tiny(tmp_path / "run", "tests.sketches:Stages", data, split_by(data, 2, even_shares(data, 2, 2)))
+    draws = Payload.read(tmp_path / "run" / "model.safetensors").info["state"]["draws"]
+    assert len(set(draws)) == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_client_half_that_changes_its_payload_is_told_so(workers: int, data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 2))
+    with pytest.raises(RoundFailed):
+        run_tiny(tmp_path / "run", "tests.sketches:Scribbler", data, split, workers=workers)
+    failed = [e for e in read_events(tmp_path / "run" / "events.jsonl") if e["event"] == "client-failed"]
+    assert "in place" in failed[0]["reason"]
+
+
+def test_every_pass_over_the_replies_reads_them_as_they_came(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 3))
+    run_tiny(tmp_path / "plain", "fedavg", data, split)
+    run_tiny(tmp_path / "twice", "tests.sketches:TwoPasses", data, split)
+    plain, twice = (Payload.read(tmp_path / name / "model.safetensors").tensors for name in ("plain", "twice"))
+    assert all(torch.equal(plain[name], twice[name]) for name in plain)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_reply_that_cannot_be_encoded_is_the_clients_failure(workers: int, data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 3))
+    run_tiny(tmp_path / "run", "tests.sketches:Unspeakable", data, split, workers=workers)
+    failed = [e for e in read_events(tmp_path / "run" / "events.jsonl") if e["event"] == "client-failed"]
+    assert {e["client"] for e in failed} == {"client-01"}
+    assert "JSON serializable" in failed[0]["reason"]
+
+
+def test_a_worker_killed_from_outside_does_not_change_the_model(
+    data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDWILD_TEST_MARK", str(tmp_path / "mark"))
+    split = split_by(data, 2, even_shares(data, 2, 4))
+    run_tiny(tmp_path / "plain", "fedavg", data, split, workers=2)
+    run_tiny(tmp_path / "killed", "tests.sketches:DiesOnce", data, split, workers=2)
+    assert (tmp_path / "mark").exists()
+    plain, killed = (Payload.read(tmp_path / name / "model.safetensors").tensors for name in ("plain", "killed"))
+    assert all(torch.equal(plain[name], killed[name]) for name in plain)

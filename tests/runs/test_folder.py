@@ -62,7 +62,7 @@ def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
 def test_only_the_last_checkpoints_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
     folder = make(tmp_path / "run")
     for number in range(1, 12):
-        folder.save_checkpoint(number, Payload(info={"number": number, "ledger": {}, "classes": []}))
+        folder.save_checkpoint(number, Payload(info={"number": number, "ledger": {}, "classes": []}).encode())
     assert len(list((folder.path / "checkpoints").iterdir())) == 2
     last = folder.last_checkpoint()
     assert last is not None

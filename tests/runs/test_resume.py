@@ -81,7 +81,8 @@ def test_killed_twenty_times_at_random_moments_the_model_is_bit_equal(correction
     assert not list(folder.rglob("*.tmp"))
 
 
-def test_a_run_stopped_after_each_round_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["fedavg", "tests.sketches:Noisy"])
+def test_a_run_stopped_after_each_round_goes_on_to_the_same_bits(method: str, tmp_path: Path) -> None:
     """The slow but certain version: the process ends right after every single checkpoint."""
 
     class Stop(Exception):
@@ -93,10 +94,12 @@ def test_a_run_stopped_after_each_round_goes_on_to_the_same_bits(tmp_path: Path)
             raise Stop
 
     seen: set[object] = set()
-    start(tmp_path / "whole", "toy-scaffold")
+    settings = [*SETTINGS, "correction.name=toy-scaffold"]
+    resolved = api.configure(method=method, clients=6, workers=0, settings=settings)
+    api.start(resolved, tmp_path / "whole", lambda event: None)
     folder = tmp_path / "pieces"
     with pytest.raises(Stop):
-        api.start(config("toy-scaffold", workers=0), folder, stopping)  # type: ignore[arg-type]
+        api.start(resolved, folder, stopping)
     while not (folder / "result.json").exists():
         try:
             api.resume(folder, workers=0, listener=stopping)
@@ -166,3 +169,12 @@ def test_data_that_changed_since_is_refused(interrupted: Path) -> None:
     facts.write_text(facts.read_text().replace('"data": "', '"data": "0'))
     with pytest.raises(UserError, match="is not what run"):
         api.resume(interrupted)
+
+
+def test_a_damaged_client_state_ends_the_run_and_is_not_the_clients_fault(interrupted: Path) -> None:
+    states = Payload.read(sorted((interrupted / "checkpoints").iterdir())[-1]).info["ledger"]["states"]
+    for name, version in states.items():
+        file = interrupted / "clients" / name / f"{version:06d}.safetensors"
+        file.write_bytes(file.read_bytes()[:50])
+    with pytest.raises(UserError, match="cut short"):
+        api.resume(interrupted, workers=0)
