@@ -18,23 +18,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedwild.config import Config, changes, parse_setting, read_toml, resolve
 from fedwild.data import Samples
-from fedwild.engines.base import Job
 from fedwild.engines.local import LocalEngine
-from fedwild.engines.site import Site, predict
+from fedwild.engines.site import Site, predict, state_file
 from fedwild.errors import UserError
 from fedwild.evaluation import Evaluation, Examiner
-from fedwild.experiment import Experiment, fingerprint, prepare
+from fedwild.experiment import Experiment, fingerprint, prepare, usable_device
 from fedwild.federation import Federation, Listener
 from fedwild.openset import UNKNOWN, decide
-from fedwild.protocol import EVERYONE, Server
+from fedwild.payload import Payload
+from fedwild.protocol import EVERYONE, Client, Method, Server
 from fedwild.rng import Rng
 from fedwild.runs.events import read_events
 from fedwild.runs.folder import RunFolder
+from fedwild.task import Task
 from fedwild.workers import worker_count
 
 
@@ -81,54 +83,86 @@ class Run:
         return read_events(self.folder.events)
 
     @cached_property
-    def experiment(self) -> Experiment:
-        """Data, split, method and task, as the run used them."""
-        facts = self.folder.facts()
-        changed = changes(facts.get("config") or {}, json.loads(json.dumps(self.config.decisive())))
+    def settings(self) -> Config:
+        """The settings, if they are still those that the run began with."""
+        changed = changes(self.folder.facts().get("config") or {}, json.loads(json.dumps(self.config.decisive())))
         if changed:
             raise UserError(
                 f"{str(self.path / 'config.toml')!r} was changed since the run began: {'; '.join(changed)}. "
                 "Put it back, or start a new run."
             )
-        experiment = prepare(self.config, self.folder.split())
-        if fingerprint(experiment.dataset) != facts.get("data"):
+        return self.config
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """Data, split, method and task, as the run used them."""
+        experiment = prepare(self.settings, self.folder.split())
+        if fingerprint(experiment.dataset) != self.folder.facts().get("data"):
             raise UserError(
                 f"data {self.config.data.name!r} is not what run {str(self.path)!r} began with: "
                 "samples or labels have changed. Put the old files back, or start a new run."
             )
         return experiment
 
-    def predict(self, x: Tensor, client: str | None = None) -> Answers:
-        """Answers for inputs x (n, *input_shape), uint8 or float, as the data set stores them."""
-        server = self._server()
-        site = self._site(self.path)
-        method = self.experiment.method
-        if client is not None and client not in server.clients:
-            names = ", ".join(server.clients)
-            raise UserError(f"client = {client!r} is not one of this {method.name} run's clients: {names}.")
-        if method.personal and client not in method.owners(server):
-            whose = ", ".join(method.owners(server))
-            raise UserError(f"client = {client!r}: method {method.name!r} has a model per client, say whose: {whose}.")
-        states = self._states()
-        owner = (
-            site.client(Job("test", server.step, "", client, server.classes.names, states.get(client)))
-            if (method.personal and client)
-            else None
-        )
-        predictor = method.predictor(server, owner)
-        data = self.config.data
-        rows = torch.arange(len(x))
-        samples = Samples(x, torch.full_like(rows, UNKNOWN), rows, data.mean, data.std)
-        prediction = predict(predictor, samples, self.experiment.task.device)
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.folder.facts()["input"]["shape"])
+
+    @property
+    def input_dtype(self) -> torch.dtype:
+        """How samples are stored: uint8 (0..255) or float32."""
+        return torch.uint8 if self.folder.facts()["input"]["dtype"] == "uint8" else torch.float32
+
+    @cached_property
+    def task(self) -> Task:
+        """Builds the run's networks; needs none of its data."""
+        model = self.settings.model
+        assert model is not None
+        return Task(self.input_shape, model.name, model.params.model_dump(), usable_device(self.settings))
+
+    def predict(self, x: Tensor | np.ndarray, client: str | None = None) -> Answers:
+        """Answers for inputs x (n, *input_shape): uint8 as the data set stores them, or float.
+
+        Needs the run folder only, not the data it was trained on.
+        """
+        x = torch.as_tensor(x)
+        if tuple(x.shape[1:]) != self.input_shape:
+            wanted = f"(n, {', '.join(map(str, self.input_shape))})"
+            raise UserError(f"inputs have shape {tuple(x.shape)}, this run takes {wanted}.")
+        method = self.settings.make_method()
+        server = Server.from_payload(self.folder.server(), self.task, Rng(self.config.seed))
+        predictor = method.predictor(server, self._owner(method, server, client))
         threshold = server.thresholds.get(client if method.personal and client else EVERYONE, float("inf"))
-        ids = decide(prediction.logits, prediction.unknown, threshold).tolist()
         classes = server.classes.names
+        if not len(x):
+            return Answers([], torch.empty(0), threshold, torch.empty(0, len(classes)), classes)
+        rows = torch.arange(len(x))
+        stored = x if x.dtype == torch.uint8 else x.float()
+        samples = Samples(stored, torch.full_like(rows, UNKNOWN), rows, self.config.data.mean, self.config.data.std)
+        prediction = predict(predictor, samples, self.task.device)
+        ids = decide(prediction.logits, prediction.unknown, threshold).tolist()
         labels = ["unknown" if i == UNKNOWN else classes[i] for i in ids]
         return Answers(labels, prediction.unknown, threshold, prediction.logits, classes)
 
+    def _owner(self, method: Method, server: Server, name: str | None) -> Client | None:
+        """The client whose predictor is asked, with its durable state; None where all share one."""
+        if name is not None and name not in server.clients:
+            names = ", ".join(server.clients)
+            raise UserError(f"client = {name!r} is not one of this {method.name} run's clients: {names}.")
+        if not method.personal:
+            return None
+        if name is None or name not in method.owners(server):
+            whose = ", ".join(method.owners(server))
+            raise UserError(f"client = {name!r}: method {method.name!r} has a model per client, say whose: {whose}.")
+        version = self._states().get(name)
+        state = Payload() if version is None else Payload.read(state_file(self.folder.clients, name, version))
+        nothing = Samples(torch.empty(0, *self.input_shape), torch.empty(0).long(), torch.empty(0).long())
+        return Client(name, self.task, server.step, server.classes.names, lambda part: nothing, (), state)
+
     def evaluate(self, workers: int | None = None) -> Evaluation:
         """Measure the run's model again, on the run's own test split."""
-        server = self._server()
+        server = Server.from_payload(self.folder.server(), self.experiment.task, Rng(self.config.seed))
         with tempfile.TemporaryDirectory(prefix="fedwild-") as name:
             spool = Path(name)
             snapshot = spool / "server.safetensors"
@@ -138,9 +172,6 @@ class Run:
             with contextlib.closing(LocalEngine(self._site(spool), count)) as engine:
                 examiner = Examiner(e.method, e.dataset, e.split, e.config.evaluation.accept, engine.run)
                 return examiner.evaluate(server, str(snapshot), self._states())
-
-    def _server(self) -> Server:
-        return Server.from_payload(self.folder.server(), self.experiment.task, Rng(self.config.seed))
 
     def _states(self) -> dict[str, int]:
         checkpoint = self.folder.last_checkpoint()
@@ -195,7 +226,8 @@ def configure(
 ) -> Config:
     """The validated settings that a file, flags and `section.key=value` settings give together."""
     file = read_toml(Path(config)) if isinstance(config, (str, Path)) else dict(config or {})
-    extra = [settings] if isinstance(settings, Mapping) else [parse_setting(text) for text in settings]
+    texts = [settings] if isinstance(settings, str) else settings
+    extra = [settings] if isinstance(settings, Mapping) else [parse_setting(text) for text in texts]
     return resolve(file, flag_layer(**flags), *extra)
 
 
@@ -234,7 +266,14 @@ def start(config: Config, out: Path | None, listener: Listener) -> Run:
     experiment = prepare(config, progress=downloading)
     names = "+".join(Path(name).stem for name in config.data.names)
     stem = re.sub(r"[^\w.+-]+", "_", f"{config.method.name}-{names}")
-    facts = {"data": fingerprint(experiment.dataset), "config": experiment.config.decisive()}
+    facts = {
+        "data": fingerprint(experiment.dataset),
+        "input": {
+            "shape": list(experiment.dataset.input_shape),
+            "dtype": str(experiment.dataset.x_train.dtype).removeprefix("torch."),
+        },
+        "config": experiment.config.decisive(),
+    }
     try:
         folder = RunFolder.create(out, stem, experiment.config.to_toml(), experiment.split, facts)
     except OSError as error:

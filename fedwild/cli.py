@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -37,10 +38,11 @@ app.add_typer(data_app, name="data")
 # Wrong options and arguments. Older and newer typer have this class in different places, but always here.
 UsageProblem: Any = typer.BadParameter.__mro__[2]
 
+NARROW = 72
 out = Console()
 err = Console(stderr=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, as the last line of standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/fedavg-digits-001.")]
 Words = Optional[str]  # noqa: UP045  (typer reads the annotation at run time)
@@ -101,6 +103,8 @@ def run(
       fedwild run --data mnist --partition classes:2 --rounds 20 --set data.known=6
 
       fedwild run my.toml --seed 3 --out runs/third
+
+    `fedwild list settings` shows what --set and a config file may say of data, federation, evaluation and engine.
     """
     from fedwild import api
     from fedwild.console import RunDisplay
@@ -185,7 +189,9 @@ def predict(
 def list_parts(
     kind: Annotated[
         str,
-        typer.Argument(metavar="KIND", help="methods, data, models, partitions, objectives, corrections or scores."),
+        typer.Argument(
+            metavar="KIND", help="methods, data, models, partitions, objectives, corrections, scores or settings."
+        ),
     ],
     as_json: Json = False,
 ) -> None:
@@ -283,12 +289,15 @@ def download_line(file: str, done: int, total: int | None) -> None:
 
 
 def show_result(done: Run, as_json: bool) -> None:
-    from fedwild.console import result_table
+    from fedwild.console import result_lines, result_table
 
     if as_json:
         print(json.dumps(done.result))
         return
-    out.print(result_table(done.result))
+    if out.width < NARROW:
+        out.print("\n".join(result_lines(done.result)), highlight=False, markup=False, soft_wrap=True)
+    else:
+        out.print(result_table(done.result))
     out.print(f"run folder: {done.path}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -307,6 +316,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line: errors people can put right are one sentence each, with exit code 2."""
     # A console script does not look for modules here, but the user's own network or method may lie here.
     sys.path.insert(0, os.getcwd())
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character shows a question mark, not a traceback.
+            stream.reconfigure(errors="replace")
     try:
         sys.exit(app(args=arguments, standalone_mode=False) or 0)
     except UserError as error:

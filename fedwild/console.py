@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -82,7 +83,7 @@ class RunDisplay:
         self._begin(event)
 
     def _on_resume(self, event: dict[str, Any]) -> None:
-        self._say(f"going on from round {event['next_index']} of {event['rounds']}")
+        self._say(f"going on with round {event['next_index'] + 1} of {event['rounds']}")
         self._begin(event)
 
     def _begin(self, event: dict[str, Any]) -> None:
@@ -157,9 +158,18 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def result_lines(result: dict[str, Any]) -> list[str]:
+    """The closing figures for a terminal too narrow for the table."""
+    figures = {label: percent(result["metrics"].get(key)) for key, label in SHOWN.items()}
+    figures["time"] = f"{result['seconds']:.1f} s"
+    figures |= {"bytes up": size(result["bytes_up"]), "bytes down": size(result["bytes_down"])}
+    return [f"{label}: {value}" for label, value in figures.items()]
+
+
 def result_table(result: dict[str, Any]) -> Table:
     """The closing table of a run."""
-    data = result["data"] if isinstance(result["data"], str) else " + ".join(result["data"])
+    names = [result["data"]] if isinstance(result["data"], str) else result["data"]
+    data = " + ".join(Path(name).name for name in names)
     about = f"{result['method']} on {data}, {count(result['clients'], 'client')}, {count(result['rounds'], 'round')}"
     table = Table(title=Text(about))
     for heading in (*SHOWN.values(), "time", "bytes up", "bytes down"):

@@ -53,7 +53,7 @@ class Examiner:
         jobs = [Job("test", step, snapshot, start=i, stop=i + TEST_ROWS, classes=classes) for i in rows]
         answers = {a.job.start: read(a) for a in self.run(jobs)}
         outcome = self.outcome(server, [answers[i] for i in rows], server.thresholds.get(EVERYONE, math.inf))
-        return Evaluation(self.measure(server, outcome), self._by_domain(server, outcome))
+        return Evaluation(self.measure(server, outcome), self._by_part(server, outcome))
 
     def _validation_scores(self, server: Server, jobs: list[Job]) -> dict[str, np.ndarray]:
         """Each client's unknown scores on its own validation samples; a client that fails is left out."""
@@ -122,15 +122,20 @@ class Examiner:
         )
         return {**common, **self.method.measure(server, outcome)}
 
-    def _by_domain(self, server: Server, outcome: Outcome) -> dict[str, dict[str, float]]:
-        """The same figures domain by domain, if there are several."""
-        if len(self.dataset.domains) < 2:
+    def _by_part(self, server: Server, outcome: Outcome) -> dict[str, dict[str, float]]:
+        """The same figures domain by domain if there are several, else client by client if they have own test data."""
+        rows = {name: positions for name, positions in self._test_parts().items() if len(positions)}
+        return {name: self.measure(server, _rows(outcome, positions)) for name, positions in rows.items()}
+
+    def _test_parts(self) -> dict[str, Tensor]:
+        """Positions in the test split by domain or by client."""
+        test = self.split.test
+        if len(self.dataset.domains) > 1:
+            domains = self.dataset.domain_test[torch.as_tensor(test)]
+            return {name: torch.nonzero(domains == i).flatten() for i, name in enumerate(self.dataset.domains)}
+        if all(len(client.test) == len(test) for client in self.split.clients):
             return {}
-        domains = self.dataset.domain_test[torch.as_tensor(self.split.test)]
-        return {
-            name: self.measure(server, _rows(outcome, torch.nonzero(domains == i).flatten()))
-            for i, name in enumerate(self.dataset.domains)
-        }
+        return {c.name: torch.as_tensor(np.nonzero(np.isin(test, c.test))[0]) for c in self.split.clients}
 
 
 def read(answer: Answer) -> Payload:

@@ -31,6 +31,8 @@ class Experiment:
     split: Split
     method: Method
     task: Task
+    notes: tuple[str, ...] = ()
+    """What the user should know before the first round."""
 
 
 def prepare(config: Config, split: Split | None = None, progress: Download | None = None) -> Experiment:
@@ -52,7 +54,20 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
     check_buildable(task, max(2, len(split.known)))
     # One sample shows what is wrong with normalisation or augmentation.
     samples_of(dataset, np.zeros(1, dtype=np.int64), data=config.data)
-    return Experiment(config, dataset, split, config.make_method(), task)
+    return Experiment(config, dataset, split, config.make_method(), task, notes_on(config, dataset, split))
+
+
+def notes_on(config: Config, dataset: Dataset, split: Split) -> tuple[str, ...]:
+    """What is worth saying about the data."""
+    notes = []
+    if not split.unknown and not split.novel:
+        notes.append("no class is unknown, so AUROC and OSCR are not defined: data.known=N makes only N classes known")
+    entry = DATASETS.get(config.data.name) if isinstance(config.data.name, str) else None
+    here = (len(dataset.y_train), len(dataset.y_test))
+    if entry and here != (entry.train, entry.test) and not (config.data.train_samples or config.data.test_samples):
+        official = f"{entry.train} + {entry.test}"
+        notes.append(f"{entry.name} has {here[0]} + {here[1]} samples here, the official set has {official}")
+    return tuple(notes)
 
 
 def absolute_paths(name: str | list[str]) -> str | list[str]:

@@ -117,6 +117,8 @@ class Federation:
         self._saved_states = dict(ledger.states)
         resumed = self.folder.events.stat().st_size > 0
         self._tell("resume" if resumed else "start", next_index=ledger.next_index, rounds=len(self.steps))
+        for text in self.experiment.notes:
+            self._tell("note", text=text)
         return server, ledger
 
     def _revived(self, payload: Payload) -> Server:
@@ -200,12 +202,12 @@ class Federation:
         server.clients = tuple(present)
         chosen = self.method.participants(server, present, federation.participation, server.rng) if present else []
         self._tell("round-start", phase=step.phase, round=step.round, index=step.index, clients=len(chosen))
-        accepted, losses = self._collect(server, ledger, step, chosen)
+        accepted, losses, reasons = self._collect(server, ledger, step, chosen)
         if len(accepted) < min(federation.min_clients, len(chosen)):
             raise RoundFailed(
                 f"round {step.index + 1} ({step.phase}): {len(accepted)} of {len(chosen)} clients answered, "
-                f"federation.min_clients = {federation.min_clients}. See {self.folder.events} for why, then "
-                f"`fedwild resume {self.folder.path}`."
+                f"federation.min_clients = {federation.min_clients}. Most often: {max(reasons, key=reasons.count)}. "
+                f"{self.folder.events} tells all; `fedwild resume {self.folder.path}` tries the round again."
             )
         self.method.merge(server, Replies(accepted))
         self._sweep()
@@ -232,8 +234,8 @@ class Federation:
 
     def _collect(
         self, server: Server, ledger: Ledger, step: Step, chosen: Iterable[str]
-    ) -> tuple[dict[str, Callable[[], Payload]], dict[str, float]]:
-        """Send the round's jobs; returns how to read each reply that passed every check, and the losses told."""
+    ) -> tuple[dict[str, Callable[[], Payload]], dict[str, float], list[str]]:
+        """Send the round's jobs; returns how to read each reply that passed every check, losses, and refusals."""
         outbox = Outbox(self._spool, step.index)
 
         def jobs() -> Iterator[Job]:
@@ -244,6 +246,7 @@ class Federation:
 
         accepted: dict[str, Callable[[], Payload]] = {}
         losses: dict[str, float] = {}
+        reasons: list[str] = []
         for answer in self._engine.run(jobs(), self._started):
             name = answer.job.client or ""
             if answer.disk_failed:
@@ -259,6 +262,8 @@ class Federation:
                     ledger.states[name] = answer.state
                 if isinstance(info.get("loss"), float) and math.isfinite(info["loss"]):
                     losses[name] = info["loss"]
+            else:
+                reasons.append(reason)
             self._tell(
                 "client" if reason is None else "client-failed",
                 phase=step.phase,
@@ -272,7 +277,7 @@ class Federation:
                 **({"notes": answer.notes} if answer.notes else {}),
             )
         outbox.clear()
-        return dict(sorted(accepted.items())), dict(sorted(losses.items()))
+        return dict(sorted(accepted.items())), dict(sorted(losses.items())), reasons
 
     def _examine(self, server: Server, answer: Answer) -> tuple[str | None, Payload]:
         """Why an answer cannot be used, or None; and its payload."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fedwild.config import EngineSettings, EvaluationSettings, FederationSettings
 from fedwild.corrections import CORRECTIONS
-from fedwild.data import DATASETS, PARTITIONS, DataEntry
+from fedwild.data import DATASETS, PARTITIONS, DataEntry, DataSettings, PartitionSettings
 from fedwild.data.sources import find_prepared
+from fedwild.hyper import Hyper
 from fedwild.methods import METHODS
 from fedwild.models import MODELS
 from fedwild.objectives import OBJECTIVES
 from fedwild.openset import SCORES
+from fedwild.protocol import Method
 from fedwild.registry import Registry
 
 Row = dict[str, Any]
@@ -27,7 +30,15 @@ def _registered(registry: Registry[Any]) -> list[Row]:
 
 
 def _methods() -> list[Row]:
-    return [{**row, "composes": list(METHODS.get(row["name"]).composes)} for row in _registered(METHODS)]
+    return [_method_row(row, METHODS.get(row["name"])) for row in _registered(METHODS)]
+
+
+def _method_row(row: Row, method: type[Method]) -> Row:
+    """A method's row, with what it composes and what it sets for the embedded digits."""
+    preset = ", ".join(f"{key}={value}" for key, value in method.digits.get("method", {}).items())
+    about = f"{row['summary']} Composes {', '.join(method.composes) or 'nothing'}."
+    summary = f"{about} On the embedded digits: {preset}." if preset else about
+    return {**row, "summary": summary, "composes": list(method.composes), "digits": method.digits}
 
 
 def _data() -> list[Row]:
@@ -51,6 +62,18 @@ def _data_row(entry: DataEntry) -> Row:
     }
 
 
+def _sections() -> list[Row]:
+    """The sections of a config that are not parts with names of their own."""
+    sections: dict[str, type[Hyper]] = {
+        "data": DataSettings,
+        "partition": PartitionSettings,
+        "federation": FederationSettings,
+        "evaluation": EvaluationSettings,
+        "engine": EngineSettings,
+    }
+    return [_row(name, (cls.__doc__ or "").splitlines()[0], cls.described()) for name, cls in sections.items()]
+
+
 def _entries(table: dict[str, Any]) -> list[Row]:
     return [_row(entry.name, entry.summary, entry.Params.described()) for entry in table.values()]
 
@@ -63,6 +86,7 @@ LISTS: dict[str, Callable[[], list[Row]]] = {
     "objectives": lambda: _registered(OBJECTIVES),
     "corrections": lambda: _registered(CORRECTIONS),
     "scores": lambda: _entries(SCORES),
+    "settings": _sections,
 }
 
 

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import struct
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,7 +151,7 @@ class Payload:
 
 def write_atomically(path: Path, data: bytes | bytearray, durable: bool = True) -> None:
     """Write through a temporary file in the same folder; `durable` also survives a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         with open(temporary, "wb") as file:
             file.write(data)

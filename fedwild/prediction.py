@@ -19,8 +19,7 @@ from fedwild.errors import UserError
 
 def answer_files(run: Run, files: Sequence[Path], client: str | None = None) -> list[dict[str, Any]]:
     """One row per file: the answer, the best known class with its probability, the unknown score, all scores."""
-    shape = run.experiment.dataset.input_shape
-    x = torch.cat([read_sample(file, shape, run.experiment.dataset.x_train.dtype) for file in files])
+    x = torch.cat([read_sample(file, run.input_shape, run.input_dtype) for file in files])
     answers = run.predict(x, client)
     probabilities = answers.logits.softmax(dim=1)
     rows = []
@@ -43,8 +42,8 @@ def answer_files(run: Run, files: Sequence[Path], client: str | None = None) -> 
 def read_sample(file: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """One sample (1, *shape) as the run's data set stores it."""
     if not file.is_file():
-        raise UserError(f"image {str(file)!r} does not exist.")
-    stored = read_array(file) if file.suffix == ".npy" else read_images([file], None, None)
+        raise UserError(f"image {str(file)!r} {'is a folder' if file.is_dir() else 'does not exist'}.")
+    stored = read_array(file, shape) if file.suffix == ".npy" else read_images([file], None, None)
     if stored.dim() - 1 != len(shape):
         raise UserError(f"{str(file)!r} has shape {tuple(stored.shape[1:])}, the run was trained on {shape}.")
     if len(shape) == 1:
@@ -61,7 +60,7 @@ def read_sample(file: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tenso
     return (stored * 255).round().to(dtype) if stored.dtype != dtype else stored.contiguous()
 
 
-def read_array(file: Path) -> Tensor:
+def read_array(file: Path, shape: tuple[int, ...]) -> Tensor:
     """A sample from a .npy file."""
     try:
         array = np.load(file, allow_pickle=False)
@@ -69,4 +68,8 @@ def read_array(file: Path) -> Tensor:
         raise UserError(f"{str(file)!r} cannot be read as a .npy array: {error}.") from None
     if not isinstance(array, np.ndarray):
         raise UserError(f"{str(file)!r} is an archive of arrays: give a .npy file with one sample.")
+    # Three grey pictures look like one picture of three channels: where channels come first, they must be as trained.
+    several = array.ndim == len(shape) + 1 or (array.ndim == len(shape) == 3 and array.shape[0] == 3 != shape[0])
+    if several and array.shape[-1] != 3:
+        raise UserError(f"{str(file)!r} has shape {array.shape}, the run was trained on {shape}: one sample per file.")
     return to_stored(array[None], str(file))

@@ -315,6 +315,8 @@ def test_a_folder_that_is_no_run_is_refused(command: tuple[str, ...], refused: R
 def test_a_damaged_run_folder_is_refused_with_the_file(
     command: tuple[str, ...], file: str, content: bytes, words: str, refused: Refused, finished: Path
 ) -> None:
+    if (file, command[0]) == ("splits.npz", "predict"):
+        pytest.skip("predict needs no split")
     unfinish(finished)
     (finished / file).write_bytes(content)
     assert words in refused(*on(command, finished))
@@ -353,7 +355,7 @@ def test_deleting_a_damaged_checkpoint_goes_on_from_the_one_before(cli: Cli, fin
     damaged.unlink()
     outcome = cli("resume", finished)
     assert outcome.code == 0
-    assert "going on from round 2 of 3" in outcome.err
+    assert "going on with round 3 of 3" in outcome.err
     assert (finished / "model.safetensors").read_bytes() == model
 
 

@@ -90,7 +90,7 @@ def test_result_table_shows_the_figures_with_dashes_for_undefined_ones() -> None
 
 
 def test_result_table_shows_names_with_brackets_as_they_are() -> None:
-    assert "my[/data].npz" in printed(result_table({**RESULT, "data": "my[/data].npz"}))
+    assert "my[bold]data.npz" in printed(result_table({**RESULT, "data": "my[bold]data.npz"}))
 
 
 def test_metrics_table_has_a_column_per_client_and_dashes_for_undefined_figures() -> None:
@@ -161,7 +161,7 @@ def test_a_clients_notes_are_shown() -> None:
 
 
 def test_a_resumed_run_says_where_it_goes_on() -> None:
-    assert "going on from round 5 of 9" in shown([{"event": "resume", "next_index": 5, "rounds": 9}])
+    assert "going on with round 6 of 9" in shown([{"event": "resume", "next_index": 5, "rounds": 9}])
 
 
 def test_a_round_that_was_not_needed_is_told() -> None:

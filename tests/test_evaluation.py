@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +107,16 @@ def test_how_often_a_run_is_measured_does_not_change_its_model(data: Any, tmp_pa
         run_tiny(tmp_path / str(every), "fedavg", data, split, {"evaluation": {"every": every}})
     models = [(tmp_path / str(every) / "model.safetensors").read_bytes() for every in (0, 1)]
     assert models[0] == models[1]
+
+
+def test_clients_with_test_data_of_their_own_get_figures_of_their_own(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 3, even_shares(data, 3, 2))
+    halves = np.array_split(split.test, 2)
+    clients = tuple(replace(c, test=half) for c, half in zip(split.clients, halves, strict=True))
+    result = run_tiny(tmp_path / "run", "fedavg", data, replace(split, clients=clients))
+    assert set(result["by"]) == {"client-00", "client-01"}
+    predictor, _, _ = rebuilt(tmp_path / "run", data, split)
+    rows = torch.as_tensor(halves[0])
+    known = data.y_test[rows] < 3
+    right = predictor.predict(data.x_test[rows].float() / 255).logits.argmax(1) == data.y_test[rows]
+    assert result["by"]["client-00"]["closed_accuracy"] == pytest.approx(float(right[known].float().mean()))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+import fedwild
 from fedwild import api
 from fedwild.api import Run
 from fedwild.errors import UserError
@@ -97,7 +98,7 @@ def test_the_stored_kind_of_number_does_not_matter(tmp_path: Path) -> None:
     png = save(tmp_path / "a.png", GREY)
     whole = save(tmp_path / "whole.npy", GREY)
     share = save(tmp_path / "share.npy", (GREY / 255).astype(np.float32))
-    colour = save(tmp_path / "colour.npy", np.repeat(GREY[None], 3, axis=0))
+    colour = save(tmp_path / "colour.npy", np.repeat(GREY[:, :, None], 3, axis=2))
     expected = torch.from_numpy(GREY)[None, None]
     for file in (png, whole, share, colour):
         assert torch.equal(read_sample(file, (1, 8, 8), torch.uint8), expected)
@@ -233,3 +234,28 @@ def test_a_run_that_was_stopped_answers_with_its_last_checkpoint(finished: Path,
     part = answer_files(Run(unfinish(finished)), [file])[0]
     assert part["scores"].keys() == whole["scores"].keys()
     assert part["scores"] != whole["scores"]
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (5, 8, 8, 1), (2, 1, 8, 8)])
+def test_several_samples_in_one_file_are_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
+    file = save(tmp_path / "several.npy", np.zeros(shape, dtype=np.uint8))
+    with pytest.raises(UserError, match="one sample per file"):
+        read_sample(file, (1, 8, 8), torch.uint8)
+
+
+def test_predicting_needs_the_run_folder_only(tmp_path: Path) -> None:
+    data = tmp_path / "data.npz"
+    rng = np.random.default_rng(0)
+    np.savez(data, x=rng.integers(0, 255, (40, 8, 8)).astype("uint8"), y=np.arange(40) % 2)
+    for method in ("fedavg", "local-only"):
+        settings = ["method.epochs=1", "model.name=mlp"]
+        run = fedwild.run(method=method, data=str(data), clients=2, workers=0, out=tmp_path / method, settings=settings)
+        before = run.predict(np.zeros((3, 1, 8, 8), dtype=np.uint8), client="client-00")
+        assert len(before.labels) == 3
+    data.unlink()
+    for method in ("fedavg", "local-only"):
+        run = fedwild.Run(tmp_path / method)
+        assert len(run.predict(torch.zeros(2, 1, 8, 8), client="client-00").labels) == 2
+        assert run.predict(torch.zeros(0, 1, 8, 8), client="client-00").labels == []
+        with pytest.raises(UserError, match=r"\(n, 1, 8, 8\)"):
+            run.predict(torch.zeros(8, 8), client="client-00")

@@ -130,7 +130,7 @@ class Site:
             classes=job.classes,
             view=view,
             labels=self._label_names(split.train),
-            state=Payload() if job.state is None else Payload.read(self.state_file(job.client, job.state)),
+            state=Payload() if job.state is None else Payload.read(state_file(self.states, job.client, job.state)),
         )
 
     def _label_names(self, rows: np.ndarray) -> tuple[str, ...]:
@@ -138,13 +138,10 @@ class Site:
         counts = np.bincount(self.dataset.y_train.numpy()[rows], minlength=len(self.dataset.classes))
         return tuple(name for name, count in zip(self.dataset.classes, counts, strict=True) if count)
 
-    def state_file(self, client: str, version: int) -> Path:
-        return self.states / client / f"{version:06d}.safetensors"
-
     def _keep(self, state: bytes, job: Job) -> int:
         """Write the client's state as a new version; old versions stay until the round is committed."""
         assert job.client is not None
-        path = self.state_file(job.client, job.step.index)
+        path = state_file(self.states, job.client, job.step.index)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, state)
         return job.step.index
@@ -164,6 +161,11 @@ class Site:
         if personal is None:
             self._predictor = (job.payload, predictor)
         return predictor
+
+
+def state_file(states: Path, client: str, version: int) -> Path:
+    """Where a version of a client's durable state lies."""
+    return states / client / f"{version:06d}.safetensors"
 
 
 def predict(predictor: Predictor, samples: Samples, device: str) -> Prediction:

@@ -21,6 +21,7 @@ import json
 import os
 import platform
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -51,9 +52,8 @@ class RunFolder:
             raise UserError(f"--out {str(path)!r} exists already: name a new folder, or `fedwild resume` it.")
         parent = path.parent if path is not None else Path("runs")
         parent.mkdir(parents=True, exist_ok=True)
-        building = parent / f".{stem}.{os.getpid()}.building"
-        shutil.rmtree(building, ignore_errors=True)
-        building.mkdir()
+        building = Path(tempfile.mkdtemp(prefix=f".{stem}.", suffix=".building", dir=parent))
+        building.chmod(0o755)
         try:
             for folder in ("checkpoints", "clients"):
                 (building / folder).mkdir()
