@@ -6,16 +6,15 @@ Computed in float64 whatever the logits' type: in float32 the softmax of a confi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import Field
 from torch import Tensor, special
 
 from fedwild.errors import UserError, unknown_name
-from fedwild.hyper import Hyper
+from fedwild.hyper import Hyper, validated
 
 
 def msp(logits: Tensor) -> Tensor:
@@ -94,24 +93,7 @@ def make_score(name: str, params: Mapping[str, Any] | None = None) -> Score:
     given = {} if params is None else params
     if not isinstance(given, Mapping):
         raise UserError(f"score = {given!r} is not allowed: the settings of score {name!r} must be a table.")
-    try:
-        return Score(entry, entry.Params.model_validate(dict(given)))
-    except ValidationError as error:
-        raise UserError(*_problems(entry, error.errors())) from None
-
-
-def _problems(entry: ScoreEntry, errors: Iterable[ErrorDetails]) -> list[str]:
-    """One sentence for each bad setting: its key, its value, what is allowed."""
-    allowed = {row["name"]: row for row in entry.Params.described()}
-    return [_problem(entry.name, error, allowed) for error in errors]
-
-
-def _problem(score: str, error: ErrorDetails, allowed: Mapping[str, Mapping[str, Any]]) -> str:
-    key = str(error["loc"][0])
-    said = f"score.{key} = {error['input']!r}"
-    if key not in allowed:
-        return f"{said} is not a setting of score {score!r}. Allowed: {', '.join(allowed) or 'none'}."
-    return f"{said} is not allowed: {error['msg']} (a {allowed[key]['type']})."
+    return Score(entry, validated(entry.Params, given, "score"))
 
 
 def _float64(logits: Tensor) -> Tensor:

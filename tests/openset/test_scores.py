@@ -82,14 +82,14 @@ def test_bad_setting_names_key_value_and_what_is_allowed(value):
     with pytest.raises(UserError) as caught:
         make_score("energy", {"temperature": value})
     (message,) = caught.value.problems
-    assert message.startswith(f"score.temperature = {value!r} is not allowed: Input should be")
-    assert message.endswith("(a number).")
+    assert message.startswith(f"score.temperature = {value!r} is not allowed: input should be")
+    assert message.endswith("(number, > 0).")
 
 
 def test_misspelt_setting_is_refused_with_the_allowed_ones():
-    with pytest.raises(UserError, match=r"score\.temprature = 2 .*Allowed: temperature\."):
+    with pytest.raises(UserError, match=r"score\.temprature is not a setting.*'temperature'"):
         make_score("energy", {"temprature": 2})
-    with pytest.raises(UserError, match=r"score\.temperature = 2 .*'msp'\. Allowed: none\."):
+    with pytest.raises(UserError, match=r"score\.temperature is not a setting.*nothing"):
         make_score("msp", {"temperature": 2})
 
 
