@@ -71,6 +71,11 @@ class Task:
             self._slots[key] = Slot.of(self.build(outputs, Rng(0), bias))
         return self._slots[key].holding(weights)
 
+    def weights(self, network: Network) -> dict[str, Tensor]:
+        """`weights_of` a network that was lent by `network`, without looking through all of its modules."""
+        slot = next((slot for slot in self._slots.values() if slot.network is network), None)
+        return copied(slot.state) if slot is not None and slot.intact() else weights_of(network)
+
     def spec(self, outputs: int, bias: bool = True) -> dict[str, Tensor]:
         """Names, shapes and types of the network's state, without its values."""
         key = (outputs, bias)
@@ -82,4 +87,9 @@ class Task:
 
 def weights_of(network: torch.nn.Module) -> dict[str, Tensor]:
     """A copy of the network's state, on the CPU, that later training does not change."""
-    return {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
+    return copied(network.state_dict())
+
+
+def copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Every tensor's value, on the CPU."""
+    return {name: tensor.detach().cpu().clone() for name, tensor in state.items()}

@@ -160,3 +160,17 @@ def test_a_slot_is_lent_in_training_mode_and_survives_replaced_tensors() -> None
     first.data = torch.zeros_like(first)
     again = task.network(weights, 3)
     assert all(torch.equal(weights[name], tensor) for name, tensor in again.state_dict().items())
+
+
+def test_the_weights_of_a_lent_network_are_a_copy_of_all_it_holds() -> None:
+    task = Task((1, 8, 8), "digit-cnn")
+    weights = weights_of(task.build(3, Rng(1)))
+    lent = task.network(weights, 3)
+    train(lent, samples(8, (1, 8, 8)), LocalTraining(), objective(), Steering(), Rng(0))
+    copy, expected = task.weights(lent), weights_of(lent)
+    assert copy.keys() == expected.keys()
+    assert all(torch.equal(copy[name], expected[name]) for name in expected)
+    next(lent.parameters()).data.zero_()
+    assert not torch.equal(copy["conv1.conv.weight"], lent.state_dict()["conv1.conv.weight"])
+    lent.grow_head(5)
+    assert task.weights(lent)["head.weight"].shape[0] == 5

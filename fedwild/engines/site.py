@@ -54,9 +54,9 @@ class Site:
         except (OSError, BadReply) as error:
             return Answer(job, error=str(error), disk_failed=True)
         try:
-            before = client.state.encode() if client else b""
+            before = state_bytes(client)
             reply = self._work(job, payload, client).encode()
-            after = client.state.encode() if client else b""
+            after = state_bytes(client)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             return Answer(job, error=reason, traceback=traceback.format_exc(), seconds=time.perf_counter() - begin)
@@ -161,6 +161,11 @@ class Site:
         if personal is None:
             self._predictor = (job.payload, predictor)
         return predictor
+
+
+def state_bytes(client: Client | None) -> bytes:
+    """A client's durable state as it would be written; nothing where there is none."""
+    return client.state.encode() if client and (client.state.tensors or client.state.info) else b""
 
 
 def state_file(states: Path, client: str, version: int) -> Path:

@@ -63,7 +63,7 @@ class FedAvg(Method):
         model = client.task.network(payload.group("model"), outputs)
         steering = self.correction.at(client, model, payload)
         trained = train(model, client.train, self.params, self.objective, steering, rng)
-        reply = Payload.of(model=weights_of(model), **steering.up(trained.steps, self.params.lr))
+        reply = Payload.of(model=client.task.weights(model), **steering.up(trained.steps, self.params.lr))
         reply.info = {"samples": len(client.train), **trained.info()}
         return reply
 
