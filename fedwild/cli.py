@@ -50,17 +50,27 @@ Words = Optional[str]  # noqa: UP045  (typer reads the annotation at run time)
 Number = Optional[str]  # noqa: UP045
 PathOption = Optional[Path]  # noqa: UP045
 Workers = Annotated[Number, typer.Option(metavar="N", help="Worker processes (default: one per core); 0 = none.")]
-ConfigFile = Annotated[PathOption, typer.Argument(metavar="[CONFIG.toml]", help="Settings; flags win over them.")]
-Method = Annotated[Words, typer.Option(help="See `fedwild list methods`.")]
+ConfigFile = Annotated[PathOption, typer.Argument(metavar="CONFIG.toml", help="Settings; flags win over them.")]
+Method = Annotated[
+    Words, typer.Option(metavar="NAME", help="See `fedwild list methods` (fedavg); or package.module:Class.")
+]
 Data = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Option(help="A name (`fedwild list data`) or a path to your own; repeat for several domains."),
+    typer.Option(
+        metavar="NAME|PATH",
+        help="See `fedwild list data` (digits), or a path to your own; repeat for several domains.",
+    ),
 ]
-Partition = Annotated[Words, typer.Option(help="How data is dealt to clients: dirichlet:0.1, classes:2, iid ...")]
-Model = Annotated[Words, typer.Option(help="See `fedwild list models`; or package.module:Class.")]
-Clients = Annotated[Number, typer.Option(metavar="N", help="Number of clients.")]
+Partition = Annotated[
+    Words,
+    typer.Option(metavar="NAME", help="How data is dealt to clients: dirichlet:0.1, classes:2, iid ... (dirichlet)"),
+]
+Model = Annotated[
+    Words, typer.Option(metavar="NAME", help="See `fedwild list models` (by data); or package.module:Class.")
+]
+Clients = Annotated[Number, typer.Option(metavar="N", help="Number of clients (10, or as many as the data has).")]
 Rounds = Annotated[Number, typer.Option(metavar="N", help="Communication rounds, for methods that have them.")]
-Seed = Annotated[Number, typer.Option(metavar="N", help="Same seed, same bits.")]
+Seed = Annotated[Number, typer.Option(metavar="N", help="Same seed, same bits (0).")]
 Settings = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, e.g. method.lr=0.1; repeatable."),
@@ -87,7 +97,9 @@ def run(
     rounds: Rounds = None,
     seed: Seed = None,
     workers: Workers = None,
-    out_folder: Annotated[PathOption, typer.Option("--out", metavar="DIR", help="The run folder to make.")] = None,
+    out_folder: Annotated[
+        PathOption, typer.Option("--out", metavar="DIR", help="The run folder to make (runs/METHOD-DATA-NNN).")
+    ] = None,
     settings: Settings = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -240,7 +252,7 @@ def data_show(
     """Show how classes fall on clients, in the terminal and as a PNG."""
     from fedwild import api
     from fedwild.data import load, make_split
-    from fedwild.data.picture import class_counts, png_picture, terminal_picture
+    from fedwild.data.picture import described, png_picture, terminal_picture
 
     resolved = api.configure(
         config,
@@ -264,9 +276,7 @@ def data_show(
     except OSError as error:
         raise UserError(f"--png {str(png)!r} cannot be written: {error.strerror or error}.") from None
     if as_json:
-        names = [client.name for client in split.clients]
-        counts = class_counts(dataset, split).tolist()
-        print(json.dumps({"clients": names, "classes": list(dataset.classes), "counts": counts, "png": str(png)}))
+        print(json.dumps({**described(dataset, split), "png": str(png)}))
         return
     out.print(terminal_picture(dataset, split, out.width))
     out.print(f"picture written to {png}", highlight=False, markup=False)

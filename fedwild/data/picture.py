@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -71,6 +72,24 @@ def terminal_picture(dataset: Dataset, split: Split, width: int = 100) -> Group:
     if grid.counts.shape != whole.counts.shape:
         lines.append("neighbouring clients or classes are added up to fit.")
     return Group(table, *(Text(line, style="dim") for line in lines))
+
+
+def described(dataset: Dataset, split: Split) -> dict[str, Any]:
+    """The picture in figures: the classes' roles, and what every client has of each class and for which use."""
+    return {
+        "clients": [client.name for client in split.clients],
+        "classes": list(dataset.classes),
+        "known": list(split.known),
+        "novel": list(split.novel),
+        "unknown": list(split.unknown),
+        "counts": class_counts(dataset, split).tolist(),
+        "samples": {
+            client.name: {part: len(getattr(client, part)) for part in ("train", "validation", "unlabelled", "test")}
+            for client in split.clients
+        },
+        "test": len(split.test),
+        "public": len(split.public),
+    }
 
 
 def png_picture(dataset: Dataset, split: Split, path: str | Path) -> Path:
