@@ -178,9 +178,9 @@ class Run:
         states: dict[str, int] = checkpoint.info["ledger"]["states"] if checkpoint else {}
         return states
 
-    def _site(self, outbox: Path) -> Site:
+    def _site(self, spool: Path) -> Site:
         e = self.experiment
-        return Site(e.dataset, e.split, e.config.data, e.method, e.task, e.config.seed, self.folder.clients, outbox)
+        return Site(e.dataset, e.split, e.config.data, e.method, e.task, e.config.seed, self.folder.clients, spool)
 
 
 def run(

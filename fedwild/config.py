@@ -49,7 +49,7 @@ class EvaluationSettings(Hyper):
 
 
 class EngineSettings(Hyper):
-    """Where clients run. Nothing here changes results."""
+    """Where clients run. A run may be resumed with another engine; the number of workers never changes its result."""
 
     name: Literal["local"] = Field("local", description="local: processes on this machine")
     workers: int | None = Field(None, ge=0, le=256, description="worker processes (one per core); 0 = in this process")

@@ -16,7 +16,7 @@ from fedwild.errors import BadReply, UserError
 from fedwild.metrics import UNKNOWN, open_set_report
 from fedwild.openset import decide, threshold_at_acceptance
 from fedwild.payload import Payload
-from fedwild.protocol import EVERYONE, Method, Outcome, Prediction, Server, Step
+from fedwild.protocol import EVERYONE, Method, Outcome, Prediction, Server
 
 # Fixed, so that batches and with them bits do not depend on the number of workers.
 TEST_ROWS = 1024
@@ -24,7 +24,7 @@ TEST_ROWS = 1024
 
 @dataclass
 class Evaluation:
-    """Figures over the whole test set, and by client (personal methods) or domain."""
+    """Figures over the whole test set, and by client or domain."""
 
     metrics: dict[str, float]
     by: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -42,15 +42,14 @@ class Examiner:
 
     def evaluate(self, server: Server, snapshot: str, states: dict[str, int]) -> Evaluation:
         """Calibrate the server's thresholds, then measure. `snapshot` is the file of the server's payload."""
-        step = server.step
         names = self.method.owners(server) if self.method.personal else server.clients
         classes = server.classes.names
-        jobs = [Job("validate", step, snapshot, n, classes, states.get(n)) for n in names]
+        jobs = [Job("validate", server.step, snapshot, n, classes, states.get(n)) for n in names]
         self._calibrate(server, self._validation_scores(server, jobs))
         if self.method.personal:
-            return self._personal(server, step, snapshot, states)
+            return self._personal(server, snapshot, states)
         rows = range(0, len(self.split.test), TEST_ROWS)
-        jobs = [Job("test", step, snapshot, start=i, stop=i + TEST_ROWS, classes=classes) for i in rows]
+        jobs = [Job("test", server.step, snapshot, start=i, stop=i + TEST_ROWS, classes=classes) for i in rows]
         answers = {a.job.start: read(a) for a in self.run(jobs)}
         outcome = self.outcome(server, [answers[i] for i in rows], server.thresholds.get(EVERYONE, math.inf))
         return Evaluation(self.measure(server, outcome), self._by_part(server, outcome))
@@ -84,11 +83,11 @@ class Examiner:
                 whose = "anyone" if name == EVERYONE else name
                 server.note(f"no validation samples for {whose}: the threshold accepts everything")
 
-    def _personal(self, server: Server, step: Step, snapshot: str, states: dict[str, int]) -> Evaluation:
+    def _personal(self, server: Server, snapshot: str, states: dict[str, int]) -> Evaluation:
         """Every client's own predictor on the whole test set; the figures are means over clients."""
         classes = server.classes.names
         jobs = [
-            Job("test", step, snapshot, name, classes, states.get(name), stop=len(self.split.test))
+            Job("test", server.step, snapshot, name, classes, states.get(name), stop=len(self.split.test))
             for name in self.method.owners(server)
         ]
         by = {}

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -302,8 +301,7 @@ class Federation:
         snapshot = self._spool / f"server-{server.step.index}.safetensors"
         server.to_payload().write(snapshot, durable=False)
         e = self.experiment
-        run: Callable[[Iterable[Job]], Iterator[Answer]] = partial(self._engine.run, started=lambda job: None)
-        examiner = Examiner(e.method, e.dataset, e.split, e.config.evaluation.accept, run)
+        examiner = Examiner(e.method, e.dataset, e.split, e.config.evaluation.accept, self._engine.run)
         evaluation = examiner.evaluate(server, str(snapshot), ledger.states)
         snapshot.unlink()
         self._sweep()

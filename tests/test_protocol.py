@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+from fedwild.classes import ClassRegistry
+from fedwild.engines.base import Job
+from fedwild.engines.site import Site
 from fedwild.payload import Payload
 from fedwild.protocol import Server, Step
 from fedwild.rng import Rng
 from fedwild.runs.events import read_events
+from fedwild.task import Task
 from tests.sketches import ToyProx, ToyScaffold
-from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset
+from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset, tiny_experiment
 
 assert ToyProx and ToyScaffold  # registered by being imported
 
@@ -108,37 +113,23 @@ def test_packed_bits_travel_beside_the_weights(data: Any, tmp_path: Path) -> Non
         assert torch.equal(tensor, masked.group("model")[name])
 
 
-def test_class_ids_of_clients_need_not_agree_with_the_servers() -> None:
-    """The same samples under another numbering of the class list train the same model."""
+def test_labels_are_numbered_by_the_servers_names_whatever_the_data_sets_own_ids() -> None:
     data = tiny_dataset(classes=3)
     order = np.array([2, 0, 3, 1])
-    renamed = type(data)(
-        **{
-            **vars(data),
-            "classes": tuple(data.classes[i] for i in order),
-            "y_train": torch.as_tensor(np.argsort(order))[data.y_train],
-            "y_test": torch.as_tensor(np.argsort(order))[data.y_test],
-        }
-    )
-    from tests.tiny import tiny_experiment
-
-    weights = []
-    for dataset in (data, renamed):
-        split = split_by(data, 3, even_shares(data, 3, 2))
+    ids = torch.as_tensor(np.argsort(order))
+    names = tuple(data.classes[i] for i in order)
+    renumbered = replace(data, classes=names, y_train=ids[data.y_train], y_test=ids[data.y_test])
+    assert not torch.equal(data.y_train, renumbered.y_train)
+    split = split_by(data, 3, even_shares(data, 3, 2))
+    labels = []
+    for dataset in (data, renumbered):
         experiment = tiny_experiment("fedavg", dataset, split)
-        from fedwild.engines.base import Job
-        from fedwild.engines.site import Site
-
         site = Site(dataset, split, experiment.config.data, experiment.method, experiment.task, 0, Path(), Path())
-        client = site.client(Job("local", Step("train", 0, 0), "", "client-00", split.known))
-        weights.append(client.train.y)
-    assert torch.equal(weights[0], weights[1])
+        labels.append(site.client(Job("local", Step("train", 0, 0), "", "client-00", split.known)).train.y)
+    assert torch.equal(labels[0], labels[1])
 
 
 def test_a_server_comes_back_from_its_payload() -> None:
-    from fedwild.classes import ClassRegistry
-    from fedwild.task import Task
-
     server = Server(Task((4,), "mlp"), ClassRegistry.of(["a", "b"]), Step("x", 1, 3), Rng(5), ("c1", "c2"))
     server.state = Payload.of(model={"w": torch.ones(2)}, info={"lambda": [0.5]})
     server.thresholds = {"*": -0.25}

@@ -86,7 +86,7 @@ class Answer:
 class Engine(Protocol):
     """Runs jobs. A job that fails yields an `Answer` with an error; it never raises for a client's sake."""
 
-    def run(self, jobs: Iterable[Job], started: Callable[[Job], None]) -> Iterator[Answer]:
+    def run(self, jobs: Iterable[Job], started: Callable[[Job], None] = lambda job: None) -> Iterator[Answer]:
         """Answers as they come; `started` is called when a job goes out."""
         ...
 

@@ -37,7 +37,8 @@ class Site:
     seed: int
     states: Path
     """Folder with one folder per client, holding its state by version."""
-    outbox: Path
+    spool: Path
+    """Folder for replies on their way up."""
     _payload: tuple[str, Payload] | None = field(default=None, repr=False)
     _predictor: tuple[str, Predictor] | None = field(default=None, repr=False)
     _file: io.FileIO | None = field(default=None, repr=False)
@@ -93,7 +94,7 @@ class Site:
 
     def _post(self, reply: bytes, job: Job) -> tuple[str, int]:
         """Append a reply to this process's file of the round: one file, however many clients."""
-        path = str(self.outbox / f"up-{job.step.index}-{job.kind}-{os.getpid()}")
+        path = str(self.spool / f"up-{job.step.index}-{job.kind}-{os.getpid()}")
         if self._file is None or self._file.name != path:
             self.close()
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115  (open until the next round)

@@ -44,23 +44,22 @@ class FedAvg(Method):
     def phases(self) -> Sequence[Phase]:
         return [Phase("train", self.params.rounds)]
 
-    def outputs(self, server: Server) -> int:
+    def outputs(self, classes: int) -> int:
         """Rows of the head: the known classes and what the objective adds."""
-        return len(server.classes) + self.objective.extra_outputs
+        return classes + self.objective.extra_outputs
 
     def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
-        return {"model": server.task.spec(self.outputs(server)), **self.correction.expects(server)}
+        return {"model": server.task.spec(self.outputs(len(server.classes))), **self.correction.expects(server)}
 
     def start(self, server: Server) -> None:
-        model = server.task.build(self.outputs(server), server.rng)
+        model = server.task.build(self.outputs(len(server.classes)), server.rng)
         server.state.put("model", weights_of(model))
 
     def send(self, server: Server, client: str) -> Payload:
         return Payload.of(model=server.state.group("model"), **self.correction.down(server))
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
-        outputs = len(client.classes) + self.objective.extra_outputs
-        model = client.task.network(payload.group("model"), outputs)
+        model = client.task.network(payload.group("model"), self.outputs(len(client.classes)))
         steering = self.correction.at(client, model, payload)
         trained = train(model, client.train, self.params, self.objective, steering, rng)
         reply = Payload.of(model=client.task.weights(model), **steering.up(trained.steps, self.params.lr))
@@ -76,5 +75,5 @@ class FedAvg(Method):
         self.correction.merge(server, replies)
 
     def predictor(self, server: Server, client: Client | None = None) -> Predictor:
-        model = server.task.network(server.state.group("model"), self.outputs(server), slot="predictor")
+        model = server.task.network(server.state.group("model"), self.outputs(len(server.classes)), slot="predictor")
         return ScoredModel(model, len(server.classes), self.score)
