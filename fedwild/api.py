@@ -194,12 +194,14 @@ def run(
     rounds: int | None = None,
     seed: int | None = None,
     workers: int | None = None,
+    start_from: str | Path | None = None,
     out: str | Path | None = None,
     settings: Sequence[str] | Mapping[str, Any] = (),
     listener: Listener = lambda event: None,
 ) -> Run:
     """Run a federation to its end and return the run.
 
+    `start_from` is a finished run's folder, whose global model this run begins with.
     `config` is a TOML file or nested tables; the named arguments win over it, and `settings`
     (`["method.lr=0.1"]`, or tables) over both.
     """
@@ -213,6 +215,7 @@ def run(
         rounds=rounds,
         seed=seed,
         workers=workers,
+        start_from=start_from,
         settings=settings,
     )
     return start(resolved, Path(out) if out is not None else None, listener)
@@ -240,6 +243,7 @@ def flag_layer(
     rounds: int | None = None,
     seed: int | None = None,
     workers: int | None = None,
+    start_from: str | Path | None = None,
 ) -> dict[str, Any]:
     """The tables that the short flags stand for."""
     if data is not None and not isinstance(data, str):
@@ -249,7 +253,7 @@ def flag_layer(
         "data": {"name": data},
         "partition": {"name": partition},
         "model": {"name": model},
-        "federation": {"clients": clients},
+        "federation": {"clients": clients, "start_from": None if start_from is None else str(start_from)},
         "engine": {"workers": workers},
     }
     given = {section: {k: v for k, v in table.items() if v is not None} for section, table in tables.items()}
@@ -273,6 +277,7 @@ def start(config: Config, out: Path | None, listener: Listener) -> Run:
             "dtype": str(experiment.dataset.x_train.dtype).removeprefix("torch."),
         },
         "config": experiment.config.decisive(),
+        **({"start_from": experiment.initial.fingerprint} if experiment.initial else {}),
     }
     try:
         folder = RunFolder.create(out, stem, experiment.config.to_toml(), experiment.split, facts)

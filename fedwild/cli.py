@@ -6,7 +6,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional
@@ -34,6 +34,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Prepare data sets and look at how classes fall on clients.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+show_app = typer.Typer(help="Look at what methods make of data.", no_args_is_help=True)
+app.add_typer(show_app, name="show")
 
 # Wrong options and arguments. Older and newer typer have this class in different places, but always here.
 UsageProblem: Any = typer.BadParameter.__mro__[2]
@@ -71,6 +73,10 @@ Model = Annotated[
 Clients = Annotated[Number, typer.Option(metavar="N", help="Number of clients (10, or as many as the data has).")]
 Rounds = Annotated[Number, typer.Option(metavar="N", help="Communication rounds, for methods that have them.")]
 Seed = Annotated[Number, typer.Option(metavar="N", help="Same seed, same bits (0).")]
+StartFrom = Annotated[
+    Words,
+    typer.Option(metavar="RUN", help="A finished run whose global model to begin with; classes match by name."),
+]
 Settings = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, e.g. method.lr=0.1; repeatable."),
@@ -97,6 +103,7 @@ def run(
     rounds: Rounds = None,
     seed: Seed = None,
     workers: Workers = None,
+    start_from: StartFrom = None,
     out_folder: Annotated[
         PathOption, typer.Option("--out", metavar="DIR", help="The run folder to make (runs/METHOD-DATA-NNN).")
     ] = None,
@@ -116,6 +123,8 @@ def run(
 
       fedwild run my.toml --seed 3 --out runs/third
 
+      fedwild run --start-from runs/third --set correction.name=prox --rounds 5
+
     `fedwild list settings` shows what --set and a config file may say of data, federation, evaluation and engine.
     """
     from fedwild import api
@@ -131,6 +140,7 @@ def run(
         rounds=whole(rounds),
         seed=whole(seed),
         workers=whole(workers),
+        start_from=start_from,
         settings=settings or (),
     )
     with interruptible(RunDisplay(err, quiet)) as display:
@@ -282,12 +292,101 @@ def data_show(
     out.print(f"picture written to {png}", highlight=False, markup=False)
 
 
+@show_app.command("outliers")
+def show_outliers(
+    data: Data = None,
+    config: Annotated[
+        PathOption, typer.Option(metavar="FILE", help="A config file that says which data, and how it is normalised.")
+    ] = None,
+    outliers: Annotated[
+        Words,
+        typer.Option(
+            metavar="NAME",
+            help="destruction, uniform, mixture, cutpaste, crop, blur, erase, paste, swap or rotate (destruction); "
+            "all: one column for each.",
+        ),
+    ] = None,
+    folder: Annotated[
+        PathOption, typer.Option("--run", metavar="RUN", help="A finished run: show its clients' outliers x' and x''.")
+    ] = None,
+    client: Annotated[
+        Words, typer.Option(metavar="NAME", help="Whose samples and model, with --run (the first client's).")
+    ] = None,
+    rows: Annotated[Number, typer.Option(metavar="N", help="Samples, of different classes where possible (6).")] = None,
+    columns: Annotated[
+        Number, typer.Option(metavar="N", help="Pictures per sample, itself included (10); with --run 4, 7, 10 ...")
+    ] = None,
+    seed: Seed = None,
+    png: Annotated[Path, typer.Option(metavar="FILE", help="Where to draw the sheet.")] = Path("outliers.png"),
+    as_json: Json = False,
+) -> None:
+    """Draw training samples and the outliers made of them, which FedOV trains on as "unknown".
+
+    Each row begins with a real sample; the other pictures are what data destruction makes of it.
+
+    With --run, each outlier x' is followed by x'', the same after adversarial enhancement against the run's model,
+    and by the change |x''-x'|, which is too small to see, scaled to the full range. Under the pictures is the
+    model's probability of "unknown"; under the change, the largest one of a pixel.
+
+    Examples:
+
+      fedwild show outliers
+
+      fedwild show outliers --data fashion-mnist --outliers all --png all.png
+
+      fedwild show outliers --run runs/fedov-digits-001 --client client-03 --columns 4
+    """
+    from fedwild import api
+    from fedwild.data import load
+    from fedwild.openset.contact_sheet import ALL, data_sheet, run_sheet, write
+    from fedwild.runs.events import without_nan
+
+    samples = number("--rows", rows, 6, range(1, 101))
+    draws = None if seed is None else number("--seed", seed, 0, range(2**63))
+    if folder is not None:
+        refuse({"--data": data, "--config": config, "--outliers": outliers}, "not with --run, which has its own")
+        pictures = number("--columns", columns, 10, range(4, 50, 3))
+        sheet = run_sheet(api.Run(folder), client, samples, pictures, draws or 0)
+    else:
+        refuse({"--client": client}, "only with --run, which says whose model")
+        if outliers == ALL:
+            refuse({"--columns": columns}, "not with --outliers all, which has one for each generator")
+        pictures = number("--columns", columns, 10, range(2, 51))
+        resolved = api.configure(config, data=data or None, seed=draws)
+        dataset = load(resolved.data, resolved.seed, download_line)
+        made_by = "destruction" if outliers is None else outliers
+        sheet = data_sheet(dataset, resolved.data, made_by, samples, pictures, resolved.seed)
+    write(sheet, png)
+    if as_json:
+        print(json.dumps(without_nan({**sheet.about, "png": str(png)})))
+        return
+    out.print(f"picture written to {png}", highlight=False, markup=False, soft_wrap=True)
+
+
 def whole(text: str | None) -> int | None:
     """A number as typed; what is none goes on as it is, for the config to refuse by name."""
     try:
         return None if text is None else int(text)
     except ValueError:
         return text  # type: ignore[return-value]
+
+
+def number(option: str, text: str | None, default: int, allowed: range) -> int:
+    """A number as typed that no config checks; what is not allowed is refused."""
+    value = default if text is None else whole(text)
+    if isinstance(value, int) and value in allowed:
+        return value
+    some = f"from {allowed[0]} to {allowed[-1]}"
+    steps = f", in steps of {allowed.step}" if allowed.step > 1 else ""
+    raise UserError(f"{option} {text} is not allowed: it must be a whole number {some}{steps}.")
+
+
+def refuse(options: Mapping[str, object], reason: str) -> None:
+    """Refuse options that were given but mean nothing here."""
+    for option, value in options.items():
+        if value is not None and value != []:
+            shown = " ".join(value) if isinstance(value, list) else value
+            raise UserError(f"{option} {shown} is not allowed: it goes {reason}.")
 
 
 def download_line(file: str, done: int, total: int | None) -> None:

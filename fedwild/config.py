@@ -31,13 +31,16 @@ Table = dict[str, Any]
 
 
 class FederationSettings(Hyper):
-    """Who takes part."""
+    """Who takes part, and what they start from."""
 
     clients: int | None = Field(None, ge=1, description="number of clients (10, or as many as the data says)")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in a round")
     min_clients: int = Field(1, ge=1, description="a round fails if fewer clients answer")
     arrivals: dict[str, Annotated[int, Field(ge=0)]] = Field(
         default_factory=dict, description="client name = number of the round since which it is there"
+    )
+    start_from: str | None = Field(
+        None, min_length=1, description="a finished run's folder, whose global model this run begins with"
     )
 
 
@@ -105,14 +108,14 @@ class Config:
         del table["engine"]
         return table
 
-    def resolved(self, model: str, data: Table, partition: Table, clients: int) -> Config:
+    def resolved(self, model: str, data: Table, partition: Table, federation: Table) -> Config:
         """The config with everything filled in that the user left open and the data decided."""
         return replace(
             self,
             model=self.model or Part(model, validated(model_params(model), {}, "model")),
             data=validated(DataSettings, {**self.data.model_dump(), **data}, "data"),
             partition=validated(PartitionSettings, partition, "partition"),
-            federation=self.federation.model_copy(update={"clients": clients}),
+            federation=self.federation.model_copy(update=federation),
         )
 
     def with_engine(self, **changes: Any) -> Config:
@@ -178,6 +181,12 @@ PARTS: dict[str, PartKind] = {
     "score": PartKind("msp", _score_params, lambda part: Score(SCORES[part.name], part.params)),
 }
 
+
+def default_parts(method: type[Method] | None) -> dict[str, str]:
+    """The parts that a method is composed of when the user names none."""
+    return {kind: method.parts.get(kind, PARTS[kind].default) for kind in method.composes} if method else {}
+
+
 SECTIONS = ("data", "partition", "federation", "model", "method", *PARTS, "evaluation", "engine")
 
 
@@ -204,6 +213,7 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
     if method is not None and table.get("data", {}).get("name", "digits") == "digits":
         table = _overlay(_copy(method.digits), table)
     wrong += _foreign_parts(table, method)
+    wrong += _start_in_vain(table, method)
 
     seed = table.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
@@ -216,8 +226,8 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
         model=attempt(lambda: _named("model", table.get("model", {}), None, model_params)),
         method=attempt(lambda: _named("method", table.get("method", {}), "fedavg", _method_params) if method else None),
         parts={
-            kind: attempt(partial(_named, kind, table.get(kind, {}), PARTS[kind].default, PARTS[kind].params))
-            for kind in (method.composes if method else ())
+            kind: attempt(partial(_named, kind, table.get(kind, {}), default, PARTS[kind].params))
+            for kind, default in default_parts(method).items()
         },
         evaluation=attempt(lambda: validated(EvaluationSettings, table.get("evaluation", {}), "evaluation")),
         engine=attempt(lambda: validated(EngineSettings, table.get("engine", {}), "engine")),
@@ -259,6 +269,22 @@ def _foreign_parts(table: Table, method: type[Method] | None) -> list[str]:
         for kind in PARTS
         if kind in table and kind not in method.composes
     ]
+
+
+def _start_in_vain(table: Table, method: type[Method] | None) -> list[str]:
+    """A run to start from, given to a method that would not look at it."""
+    path = table.get("federation", {}).get("start_from")
+    if method is None or path is None or method.starts_from:
+        return []
+    return [
+        f"federation.start_from = {path!r} is not allowed: method {method.name!r} cannot begin with another run's "
+        f"model. These can: {', '.join(starters())}."
+    ]
+
+
+def starters() -> list[str]:
+    """The methods that can begin with another run's model; their own runs end with one."""
+    return [name for name in METHODS.names() if METHODS.get(name).starts_from]
 
 
 def _overlay(table: Table, layer: Mapping[str, Any]) -> Table:

@@ -101,9 +101,11 @@ class Examiner:
 
     def outcome(self, server: Server, answers: list[Payload], threshold: float) -> Outcome:
         """The answers put together, decided and set beside the truth."""
+        details = answers[0].group("details") if answers else {}
         prediction = Prediction(
             torch.cat([a.tensors["logits"] for a in answers] or [torch.empty(0, len(server.classes))]),
             torch.cat([a.tensors["unknown"] for a in answers] or [torch.empty(0)]),
+            {name: torch.cat([a.group("details")[name] for a in answers]) for name in details},
         )
         decision = decide(prediction.logits, prediction.unknown, threshold)
         names = [self.dataset.classes[i] for i in self.dataset.y_test[torch.as_tensor(self.split.test)].tolist()]
@@ -147,8 +149,9 @@ def read(answer: Answer) -> Payload:
 
 
 def _rows(outcome: Outcome, rows: Tensor) -> Outcome:
+    logits, unknown, details = outcome.prediction
     return Outcome(
-        Prediction(outcome.prediction.logits[rows], outcome.prediction.unknown[rows]),
+        Prediction(logits[rows], unknown[rows], {name: tensor[rows] for name, tensor in details.items()}),
         outcome.decision[rows],
         outcome.truth[rows],
         [outcome.true_names[i] for i in rows.tolist()],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,11 @@ from fedwild.config import Config
 from fedwild.data import DATASETS, Dataset, Split, load, make_split, samples_of
 from fedwild.data.split import chosen_partition
 from fedwild.errors import UserError
+from fedwild.initial import Initial
+from fedwild.methods import METHODS
 from fedwild.protocol import Method
 from fedwild.rng import Rng
+from fedwild.runs.earlier import earlier_model
 from fedwild.task import Task
 
 Download = Callable[[str, int, int | None], None]
@@ -34,6 +39,12 @@ class Experiment:
     notes: tuple[str, ...] = ()
     """What the user should know before the first round."""
 
+    @cached_property
+    def initial(self) -> Initial | None:
+        """The earlier run's model to begin with. Read when asked for: once begun, a run does not need the other."""
+        path, model = self.config.federation.start_from, self.config.model
+        return earlier_model(path, model, self.task) if path is not None and model is not None else None
+
 
 def prepare(config: Config, split: Split | None = None, progress: Download | None = None) -> Experiment:
     """Load the data and build the parts; `split` is given when a run goes on. Bad input ends here, before any file."""
@@ -46,10 +57,11 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
         model=default_model(dataset.input_shape),
         data={"name": absolute_paths(config.data.name), "known": list(split.known)},
         partition={"name": name, **params.model_dump()},
-        clients=len(split.clients),
+        federation={"clients": len(split.clients), "start_from": absolute_folder(config.federation.start_from)},
     )
     assert config.model is not None
     check_clients(config, split)
+    check_public(config, split)
     task = Task(dataset.input_shape, config.model.name, config.model.params.model_dump(), usable_device(config))
     check_buildable(task, max(2, len(split.known)))
     # One sample shows what is wrong with normalisation or augmentation.
@@ -75,6 +87,11 @@ def absolute_paths(name: str | list[str]) -> str | list[str]:
     if isinstance(name, list):
         return [str(absolute_paths(one)) for one in name]
     return name if name in DATASETS or not Path(name).exists() else str(Path(name).resolve())
+
+
+def absolute_folder(path: str | None) -> str | None:
+    """The earlier run by its full path, also where a link such as `latest` may soon lead elsewhere."""
+    return None if path is None else os.path.realpath(path)
 
 
 def default_model(input_shape: tuple[int, ...]) -> str:
@@ -106,6 +123,16 @@ def check_clients(config: Config, split: Split) -> None:
     if federation.min_clients > len(names):
         raise UserError(
             f"federation.min_clients = {federation.min_clients} is not allowed: there are {len(names)} clients."
+        )
+
+
+def check_public(config: Config, split: Split) -> None:
+    """Some methods need data at the server."""
+    name = config.method.name
+    if METHODS.get(name).needs_public and not len(split.public):
+        raise UserError(
+            f"method.name = {name!r} needs public unlabelled data, and there is none: set data.public=0.1 for a tenth "
+            "of the training samples, or data.public_from=test for half of the test samples."
         )
 
 

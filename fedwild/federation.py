@@ -19,6 +19,7 @@ from fedwild.engines.site import Site
 from fedwild.errors import BadReply, RoundFailed, UserError
 from fedwild.evaluation import Evaluation, Examiner
 from fedwild.experiment import Experiment
+from fedwild.initial import Initial
 from fedwild.payload import Payload, check_finite
 from fedwild.protocol import Method, Replies, Server, Step
 from fedwild.rng import Rng
@@ -105,6 +106,7 @@ class Federation:
                 self._names,
             )
             server.public = self._public()
+            server.initial = self._initial()
             with server.rng.seeded("start"):
                 self.method.start(server)
         else:
@@ -118,6 +120,8 @@ class Federation:
         self._tell("resume" if resumed else "start", next_index=ledger.next_index, rounds=len(self.steps))
         for text in self.experiment.notes:
             self._tell("note", text=text)
+        for text in starting_notes(server):
+            self._tell("note", text=text)
         return server, ledger
 
     def _revived(self, payload: Payload) -> Server:
@@ -125,6 +129,17 @@ class Federation:
         server = Server.from_payload(payload, self.experiment.task, self.rng)
         server.public = self._public()
         return server
+
+    def _initial(self) -> Initial | None:
+        """The earlier run's model, if it is still the one that this run was made to begin with."""
+        initial = self.experiment.initial
+        if initial is not None and initial.fingerprint != self.folder.facts().get("start_from"):
+            path = self.experiment.config.federation.start_from
+            raise UserError(
+                f"federation.start_from = {path!r}: its model is not the one that run {str(self.folder.path)!r} was "
+                "made to start from. Put the old one back, or start a new run."
+            )
+        return initial
 
     def _public(self) -> Samples | None:
         """The server's unlabelled public data, if the split sets some apart."""
@@ -324,6 +339,14 @@ class Federation:
         for text in server.notes:
             self._tell("note", index=server.step.index, text=text)
         server.notes.clear()
+
+
+def starting_notes(server: Server) -> list[str]:
+    """Where the first weights come from, and which classes are new to them."""
+    if server.initial is None:
+        return []
+    new = [name for name in server.classes.names if name not in server.initial.classes]
+    return [f"starts from {server.initial.origin}", *([f"classes it did not have: {', '.join(new)}"] if new else [])]
 
 
 def steps_of(method: Method) -> list[Step]:

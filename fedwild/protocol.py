@@ -13,10 +13,13 @@ One round, in the engine's words:
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -26,11 +29,14 @@ from fedwild.classes import ClassRegistry
 from fedwild.data.samples import Samples
 from fedwild.errors import BadReply
 from fedwild.hyper import Hyper
+from fedwild.initial import Initial
 from fedwild.payload import Payload, check_like
 from fedwild.rng import Rng
 from fedwild.task import Task
 
 EVERYONE = "*"
+# Numbers of glibc's malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,8 @@ class Server:
     state: Payload = field(default_factory=Payload)
     thresholds: dict[str, float] = field(default_factory=dict)
     public: Samples | None = None
+    initial: Initial | None = None
+    """For `Method.start` alone: the earlier run's model to begin with."""
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
@@ -176,6 +184,8 @@ class Prediction(NamedTuple):
 
     logits: Tensor
     unknown: Tensor
+    details: Mapping[str, Tensor] = MappingProxyType({})
+    """Whatever else `Method.measure` wants to see, a row (n, ...) per sample."""
 
 
 @dataclass(frozen=True)
@@ -206,8 +216,14 @@ class Method(ABC):
     Params: ClassVar[type[Hyper]] = Hyper
     composes: ClassVar[tuple[str, ...]] = ()
     """The exchangeable parts this method is built from: any of "objective", "correction", "score"."""
+    parts: ClassVar[dict[str, str]] = {}
+    """The parts taken when the user names none, where they are not the usual ones: {"objective": "proser"}."""
     personal: ClassVar[bool] = False
     """Whether each client has a predictor of its own."""
+    starts_from: ClassVar[bool] = False
+    """Whether `start` can begin with another run's global model, as `initial_weights` does."""
+    needs_public: ClassVar[bool] = False
+    """Whether the server must have public unlabelled data."""
     digits: ClassVar[dict[str, dict[str, Any]]] = {}
     """Settings, by section, that suit the embedded digits when the user names none."""
 
@@ -288,3 +304,12 @@ def single_thread() -> None:
     """One thread per process, denormals flushed: speed, and equal bits in every process."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
+    keep_memory()
+
+
+def keep_memory() -> None:
+    """Have glibc keep freed memory: else each batch's tensors are fetched anew from the system, page by page."""
+    with contextlib.suppress(AttributeError, OSError):
+        library = ctypes.CDLL(None)
+        library.mallopt(M_MMAP_THRESHOLD, 2**25)
+        library.mallopt(M_TRIM_THRESHOLD, 2**29)

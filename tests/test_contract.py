@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import pytest
 import torch
 
 from fedwild.cli import main
-from fedwild.config import PARTS
+from fedwild.config import PARTS, default_parts
 from fedwild.engines.base import Job
 from fedwild.engines.site import Site
 from fedwild.errors import UserError
@@ -143,8 +144,12 @@ def test_predictor_answers_for_a_batch_of_any_size(method: str, count: int, tmp_
 
 def other_value(annotation: Any, default: Any, value: Any) -> Any:
     """A legal value that differs from the one in use."""
+    if get_origin(annotation) in (Union, UnionType):
+        annotation = get_args(annotation)[0]
     if get_origin(annotation) is Literal:
         return next(choice for choice in get_args(annotation) if choice != value)
+    if annotation is str:
+        return "fc2"
     if annotation is bool:
         return not value
     if annotation is int:
@@ -159,7 +164,7 @@ def effect_cases() -> list[tuple[str, str, str]]:
     cases = [(name, "method", key) for name in ALL for key in METHODS.get(name).Params.model_fields]
     for name in ALL:
         for kind in METHODS.get(name).composes:
-            default = PARTS[kind].default
+            default = default_parts(METHODS.get(name))[kind]
             cases += [(name, kind, key) for key in PARTS[kind].params(default).model_fields]
     return cases
 
@@ -167,7 +172,8 @@ def effect_cases() -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize(("method", "section", "key"), effect_cases())
 def test_every_setting_takes_effect(method: str, section: str, key: str, tmp_path: Path) -> None:
     dataset, split = small(method)
-    params = METHODS.get(method).Params if section == "method" else PARTS[section].params(PARTS[section].default)
+    part = default_parts(METHODS.get(method)).get(section)
+    params = METHODS.get(method).Params if part is None else PARTS[section].params(part)
     field = params.model_fields[key]
     base = {"epochs": 2, **brief(method)} if section == "method" else {}
     value = base.get(key, field.default)

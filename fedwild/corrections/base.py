@@ -22,7 +22,7 @@ class Steering:
     """A correction at work at one client, for one round."""
 
     def penalty(self, x: Tensor, y: Tensor) -> Tensor | None:
-        """A term added to the loss of a batch, such as FedProx's."""
+        """A term added to the loss of a batch, such as MOON's contrast of representations."""
         return None
 
     def bend(self) -> None:

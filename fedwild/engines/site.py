@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedwild.data import Dataset, DataSettings, Samples, Split, samples_of
 from fedwild.engines.base import Answer, Job
@@ -82,7 +81,9 @@ class Site:
                 return Payload({"unknown": predict(predictor, client.validation, self.task.device).unknown})
             rows = samples_of(self.dataset, self.split.test[job.start : job.stop], "test", data=self.data)
             answers = predict(predictor, rows, self.task.device)
-            return Payload({"logits": answers.logits, "unknown": answers.unknown})
+            reply = Payload({"logits": answers.logits, "unknown": answers.unknown})
+            reply.add("details", answers.details)
+            return reply
 
     def _local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         """The client's half of the round. The payload is lent: the next client of this worker gets the same tensors."""
@@ -176,12 +177,11 @@ def state_file(states: Path, client: str, version: int) -> Path:
 
 def predict(predictor: Predictor, samples: Samples, device: str) -> Prediction:
     """A predictor's answers for all samples, in order, on the CPU. No samples give empty answers."""
-    logits: list[Tensor] = []
-    unknown: list[Tensor] = []
-    for x, _ in samples.batches(PREDICTION_BATCH):
-        answer = predictor.predict(x.to(device))
-        logits.append(answer.logits.cpu())
-        unknown.append(answer.unknown.cpu())
-    if not unknown:
+    answers = [predictor.predict(x.to(device)) for x, _ in samples.batches(PREDICTION_BATCH)]
+    if not answers:
         return Prediction(torch.empty(0, 0), torch.empty(0, dtype=torch.float64))
-    return Prediction(torch.cat(logits), torch.cat(unknown))
+    return Prediction(
+        torch.cat([answer.logits for answer in answers]).cpu(),
+        torch.cat([answer.unknown for answer in answers]).cpu(),
+        {name: torch.cat([answer.details[name] for answer in answers]).cpu() for name in answers[0].details},
+    )

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from fedwild.methods.base import METHODS
+from fedwild.methods.distilled import Distilled, DistilledParams
 from fedwild.methods.one_shot import OneShot
 from fedwild.predictors import Vote
 from fedwild.protocol import Client, Predictor, Server
@@ -32,6 +33,14 @@ class CloseSetVoting(OneShot):
 
     def predictor(self, server: Server, client: Client | None = None) -> Predictor:
         """The vote of every client that had something to learn from."""
-        samples = server.state.info.get("samples", {})
-        voters = [model for name, model in self.models(server).items() if samples[name]]
-        return Vote(voters, len(server.classes), self.score)
+        return Vote(list(self.voters(server).values()), len(server.classes), self.score)
+
+
+@METHODS.add("distilled-close-set")
+class DistilledCloseSet(Distilled, CloseSetVoting):
+    """Close-set voting taught to a single network on public unlabelled data."""
+
+    class Params(CloseSetVoting.Params, DistilledParams):
+        pass
+
+    digits = {"method": {"epochs": 40}, "data": {"public": 0.2}}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedwild.aggregation import weighted_mean
 from fedwild.corrections import Correction
+from fedwild.initial import initial_weights
 from fedwild.methods.base import METHODS
 from fedwild.objectives import Objective
 from fedwild.openset import Score
@@ -22,7 +23,6 @@ from fedwild.payload import Payload
 from fedwild.predictors import ScoredModel
 from fedwild.protocol import Client, Method, Phase, Predictor, Replies, Server
 from fedwild.rng import Rng
-from fedwild.task import weights_of
 from fedwild.training import LocalTraining, train
 
 
@@ -35,6 +35,7 @@ class FedAvg(Method):
         rounds: int = Field(10, ge=1, description="communication rounds")
 
     composes = ("objective", "correction", "score")
+    starts_from = True
     digits = {"method": {"rounds": 20, "epochs": 3, "batch_size": 16}}
     objective: Objective
     correction: Correction
@@ -52,8 +53,7 @@ class FedAvg(Method):
         return {"model": server.task.spec(self.outputs(len(server.classes))), **self.correction.expects(server)}
 
     def start(self, server: Server) -> None:
-        model = server.task.build(self.outputs(len(server.classes)), server.rng)
-        server.state.put("model", weights_of(model))
+        server.state.put("model", initial_weights(server, self.outputs(len(server.classes))))
 
     def send(self, server: Server, client: str) -> Payload:
         return Payload.of(model=server.state.group("model"), **self.correction.down(server))

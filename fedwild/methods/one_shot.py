@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -21,7 +22,7 @@ class OneShot(Method):
     """Training, upload and keeping of one model per client. What is answered with them is the subclass's matter."""
 
     Params = LocalTraining
-    composes = ("objective", "score")
+    composes: ClassVar[tuple[str, ...]] = ("objective", "score")
     objective: Objective
     score: Score
 
@@ -39,9 +40,13 @@ class OneShot(Method):
         return Payload()
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        return self.trained(client, rng)[1]
+
+    def trained(self, client: Client, rng: Rng) -> tuple[Network, Payload]:
+        """A network trained on the client's data alone, and the reply that carries it."""
         model = client.task.build(self.outputs(len(client.classes)), rng)
         trained = train(model, client.train, self.params, self.objective, Steering(), rng)
-        return Payload.of(model=weights_of(model), info={"samples": len(client.train), **trained.info()})
+        return model, Payload.of(model=weights_of(model), info={"samples": len(client.train), **trained.info()})
 
     def merge(self, server: Server, replies: Replies) -> None:
         for reply in replies:
@@ -55,3 +60,8 @@ class OneShot(Method):
             client: server.task.network(weights, outputs, slot=f"predictor-{client}")
             for client, weights in server.state.members("models").items()
         }
+
+    def voters(self, server: Server) -> dict[str, Network]:
+        """The networks of clients that had something to learn from."""
+        samples = server.state.info.get("samples", {})
+        return {client: model for client, model in self.models(server).items() if samples[client]}

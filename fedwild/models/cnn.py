@@ -6,6 +6,7 @@ from torch import nn
 
 from fedwild.models.entry import ModelEntry, NoParams, stage
 from fedwild.models.graph import chain_wires
+from fedwild.models.kernels import ConvPoolReLU, MaxPool2x2
 from fedwild.models.network import Network
 from fedwild.models.shapes import Shape, check_spatial
 
@@ -18,9 +19,9 @@ def simple_cnn(input_shape: Shape, outputs: int, bias: bool, params: NoParams) -
     padding = 2 if min(sides) < 28 else 0
     for _ in range(2):
         sides = [(side + 2 * padding - 4) // 2 for side in sides]
-    stages = {
-        "conv1": stage(conv=nn.Conv2d(channels, 6, 5, padding=padding), pool=nn.MaxPool2d(2), relu=nn.ReLU()),
-        "conv2": stage(conv=nn.Conv2d(6, 16, 5, padding=padding), pool=nn.MaxPool2d(2), relu=nn.ReLU()),
+    stages: dict[str, nn.Module] = {
+        "conv1": ConvPoolReLU(channels, 6, 5, padding),
+        "conv2": ConvPoolReLU(6, 16, 5, padding),
         "fc1": stage(flatten=nn.Flatten(), fc=nn.Linear(16 * sides[0] * sides[1], 120), relu=nn.ReLU()),
         "fc2": stage(fc=nn.Linear(120, 84), relu=nn.ReLU()),
     }
@@ -46,7 +47,7 @@ def _digit_conv(inputs: int, width: int, pool: bool) -> nn.Sequential:
     conv = nn.Conv2d(inputs, width, 5, padding=2, bias=False)
     layers = stage(conv=conv, norm=nn.BatchNorm2d(width), relu=nn.ReLU())
     if pool:
-        layers.add_module("pool", nn.MaxPool2d(2))
+        layers.add_module("pool", MaxPool2x2())
     return layers
 
 
@@ -62,7 +63,7 @@ def vgg_9(input_shape: Shape, outputs: int, bias: bool, params: NoParams) -> Net
     for number, filters in enumerate((32, 64, 128, 128, 256, 256), start=1):
         layers = stage(conv=nn.Conv2d(channels, filters, 3, padding=1), relu=nn.ReLU())
         if number % 2 == 0:
-            layers.add_module("pool", nn.MaxPool2d(2))
+            layers.add_module("pool", MaxPool2x2())
         stages[f"conv{number}"] = layers
         channels = filters
     flat = channels * (height // 8) * (width // 8)

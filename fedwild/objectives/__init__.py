@@ -2,5 +2,7 @@
 
 from fedwild.objectives.base import OBJECTIVES, Objective
 from fedwild.objectives.ce import CrossEntropy
+from fedwild.objectives.outlier_aware import OutlierAware
+from fedwild.objectives.proser import Proser
 
-__all__ = ["OBJECTIVES", "CrossEntropy", "Objective"]
+__all__ = ["OBJECTIVES", "CrossEntropy", "Objective", "OutlierAware", "Proser"]

@@ -1,0 +1,101 @@
+"""PROSER. Zhou, Ye, Zhan: Learning placeholders for open-set recognition. CVPR 2021; as in FedOV's equation 1.
+
+The head has one output more than there are classes, the unknown class K. Weights of the terms are those of the
+original and of FedOV's program (1 and 0.01); FedOV's text prints them the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedwild.hyper import Hyper
+from fedwild.models import Network
+from fedwild.objectives.base import OBJECTIVES, Objective
+
+FIRST_DENSE = "first-dense"
+
+
+class Terms(NamedTuple):
+    """The parts of the loss, each a mean over its samples."""
+
+    known: Tensor
+    """CE(f(x), y) over K + 1 outputs."""
+    dummy: Tensor
+    """CE(f(x)\\y, K): without its own class, a sample is unknown."""
+    mix: Tensor
+    """CE(mix, K): what lies between two classes is unknown; 0 where the batch has one class only."""
+    outliers: tuple[Tensor, ...]
+    """CE(f(x'), K) for each batch of outliers."""
+
+
+@OBJECTIVES.add("proser")
+class Proser(Objective):
+    """PROSER: cross-entropy, a dummy output as second best, and mixtures of two classes as unknown."""
+
+    class Params(Hyper):
+        dummy_weight: float = Field(1.0, ge=0, description="weight of CE(f(x) without y, unknown)")
+        mix_weight: float = Field(0.01, ge=0, description="weight of CE(mixed embeddings, unknown)")
+        mix_after: str = Field(
+            FIRST_DENSE, description="mix after this stage of the network; first-dense: its first dense layer"
+        )
+
+    extra_outputs = 1
+    params: Params
+
+    def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        return self.total(self.terms(model, x, y, (), generator))
+
+    def total(self, terms: Terms) -> Tensor:
+        """L = known + a * dummy + b * mix + outliers."""
+        total = terms.known + self.params.dummy_weight * terms.dummy + self.params.mix_weight * terms.mix
+        return total + sum(terms.outliers)
+
+    def terms(
+        self, model: Network, x: Tensor, y: Tensor, outliers: Sequence[Tensor], generator: torch.Generator
+    ) -> Terms:
+        """All terms from one pass through the network.
+
+        Real samples, outliers and mixtures are one batch: the cheapest way, and batch-norm sees them together.
+        """
+        n = len(x)
+        cut = self.params.mix_after if self.params.mix_after != FIRST_DENSE else first_dense(model)
+        everyone = torch.cat([x, *outliers])
+        hidden = model.embed(everyone) if cut is None else model.upto(everyone, cut)
+        mixed, differ = mixtures(hidden[:n], y, generator)
+        hidden = torch.cat([hidden, mixed])
+        logits = model.head(hidden) if cut is None else model.after(hidden, cut)
+        unknown = torch.full_like(y, logits.shape[1] - 1)
+        own, *rest = logits.split([n, *(len(batch) for batch in outliers), n])
+        mix_losses = F.cross_entropy(rest[-1], unknown, reduction="none")
+        return Terms(
+            known=F.cross_entropy(own, y),
+            dummy=F.cross_entropy(without(own, y), unknown),
+            mix=(mix_losses * differ).sum() / differ.sum().clamp_min(1),
+            outliers=tuple(F.cross_entropy(out, unknown[: len(out)]) for out in rest[:-1]),
+        )
+
+
+def mixtures(hidden: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """lam * h_i + (1 - lam) * h_j with one lam ~ Beta(1, 1) for all, and whether i and j differ in class (n,)."""
+    lam = float(torch.rand((), generator=generator))
+    partner = torch.randperm(len(y), generator=generator).to(y.device)
+    return lam * hidden + (1 - lam) * hidden[partner], y != y[partner]
+
+
+def without(logits: Tensor, y: Tensor) -> Tensor:
+    """f(x)\\y: logits (n, K + 1) with the true class's entry very negative."""
+    return logits.scatter(1, y.unsqueeze(1), torch.finfo(logits.dtype).min / 2)
+
+
+def first_dense(model: Network) -> str | None:
+    """The first stage with a dense layer; None, the embedding, if only the head is dense."""
+    for cut in model.cuts:
+        if any(isinstance(module, nn.Linear) for module in model.get_submodule(cut).modules()):
+            return cut
+    return None

@@ -1,0 +1,385 @@
+"""Contact sheets of outliers, as in Figure 3 of FedOV: samples x, outliers x' made of them, and enhanced ones x''."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from fedwild.data import Dataset, DataSettings, samples_of
+from fedwild.errors import BadReply, UserError, unknown_name
+from fedwild.models import Network
+from fedwild.objectives.outlier_aware import OutlierAware
+from fedwild.openset.adversarial import enhance
+from fedwild.openset.outliers import OUTLIERS, SMALLEST_SIDE
+from fedwild.payload import check_like
+from fedwild.protocol import Server
+from fedwild.rng import Rng
+
+if TYPE_CHECKING:
+    from fedwild.api import Run
+
+Pixels = NDArray[np.uint8]
+Weights = Mapping[str, Tensor]
+
+ALL = "all"
+MIXTURES = ("destruction", "uniform", "mixture")
+EVERY = (*(name for name in OUTLIERS if name not in MIXTURES), *MIXTURES)
+"""The columns of a sheet of all generators: those that do one thing, then those that choose among them."""
+TRIPLE = ("x'", "x''", "|x''-x'|")
+
+NEAR_SIDE, LONGEST_SIDE = 60, 128  # of a picture on the sheet, in pixels
+MARGIN, GAP, WIDE_GAP, LINE = 10, 4, 14, 16
+NAME_LENGTH, CAPTION_LENGTH = 14, 100
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Pictures in rows and columns, and what is written around them."""
+
+    caption: str
+    """Lines on top."""
+    pictures: Pixels
+    """(rows, columns, height, width, 3), not yet enlarged."""
+    row_names: Sequence[str]
+    column_names: Sequence[str]
+    """Above each column; all empty for none."""
+    wide: Sequence[int]
+    """The columns with a wider gap before them."""
+    about: dict[str, Any]
+    """The sheet in figures, for programs."""
+    notes: Sequence[Sequence[str]] = ()
+    """Small text under each picture, or nothing."""
+
+
+def data_sheet(dataset: Dataset, data: DataSettings, outliers: str, rows: int, columns: int, seed: int) -> Sheet:
+    """Training samples in the first column and, beside each, outliers made of it by the generator `outliers`.
+
+    With "all", the other columns are one per generator, and `columns` does not count.
+    """
+    if outliers not in (*OUTLIERS, ALL):
+        raise unknown_name("--outliers", outliers, (*OUTLIERS, ALL))
+    check_images(dataset)
+    rng = Rng(seed).child("contact sheet")
+    places = varied(dataset.y_train, rows, rng.torch("samples"))
+    x = samples_of(dataset, places, data=data).all()[0]
+    if outliers == ALL:
+        made = [OUTLIERS[name](x, rng.torch(name)) for name in EVERY]
+        names, wide = ["real", *EVERY], [1, 1 + len(EVERY) - len(MIXTURES)]
+        title = "what each generator makes of it"
+    else:
+        made = repeated(outliers, x, columns - 1, rng)
+        names, wide = [""] * columns, [1]
+        title = f"outliers made of it by {outliers!r}"
+    classes = [dataset.classes[label] for label in dataset.y_train[places].tolist()]
+    return Sheet(
+        caption=f"{cut(dataset.name, CAPTION_LENGTH)}: a training sample, and {title}",
+        pictures=np.stack([pixels(column, data) for column in (x, *made)], axis=1),
+        row_names=classes,
+        column_names=names,
+        wide=wide,
+        about={
+            "data": dataset.name,
+            "outliers": outliers,
+            "columns": ["real", *(EVERY if outliers == ALL else [outliers] * (columns - 1))],
+            "samples": [{"row": row, "class": name} for row, name in zip(places.tolist(), classes, strict=True)],
+        },
+    )
+
+
+def run_sheet(run: Run, client: str | None, rows: int, columns: int, seed: int) -> Sheet:
+    """A client's samples x and, beside each, outliers x', the same enhanced against the run's model, and by how much.
+
+    `columns` is 1 and 3 for each outlier. Under the pictures is the model's probability of "unknown".
+    """
+    if run.folder.result() is None:
+        raise UserError(f"--run {str(run.path)!r} is unfinished: `fedwild resume {run.path}` goes on.")
+    server = Server.from_payload(run.folder.server(), run.task, Rng(run.config.seed))
+    models = models_with_unknown(run, server)
+    dataset, data, settings = run.experiment.dataset, run.config.data, outlier_settings(run)
+    check_images(dataset)
+    client, held = client_of(run, models, client)
+    weights = models[client]
+    model = run.task.network(weights, len(server.classes) + 1, "head.bias" in weights).eval()
+
+    rng = Rng(seed).child("contact sheet")
+    places = held[varied(dataset.y_train[held], rows, rng.torch("samples"))]
+    x = samples_of(dataset, places, data=data).all()[0].to(run.task.device)
+    outliers = repeated(settings.outliers, x, columns // len(TRIPLE), rng)
+    shown = enhanced_columns(model, x, outliers, data, settings)
+    classes = [dataset.classes[label] for label in dataset.y_train[places].tolist()]
+    return Sheet(
+        caption=(
+            f"{cut(f'{client} of run {run.path.name}', CAPTION_LENGTH)}: a training sample x, outliers x' by "
+            f"{settings.outliers!r},\nenhanced x'' by {settings.steps} steps of {settings.step_size:g}; "
+            "below each, its probability of unknown"
+        ),
+        pictures=np.stack([column.pictures for column in shown], axis=1),
+        row_names=classes,
+        column_names=[column.name for column in shown],
+        wide=range(1, len(shown), len(TRIPLE)),
+        about={
+            "run": str(run.path),
+            "client": client,
+            "data": dataset.name,
+            "outliers": settings.outliers,
+            "steps": settings.steps,
+            "step_size": settings.step_size,
+            "samples": [
+                {"row": row, "class": name, **figures_of(shown, number)}
+                for number, (row, name) in enumerate(zip(places.tolist(), classes, strict=True))
+            ],
+        },
+        notes=[[column.note(number) for column in shown] for number in range(len(x))],
+    )
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a run's sheet: the pictures (n, H, W, 3) and a figure for each."""
+
+    name: str
+    pictures: Pixels
+    figures: list[float]
+    """The probability of "unknown"; for |x''-x'|, the largest change of a pixel."""
+
+    def note(self, number: int) -> str:
+        return f"max {self.figures[number]:.2g}" if self.name == TRIPLE[2] else f"{self.figures[number]:.2f}"
+
+
+def enhanced_columns(
+    model: Network, x: Tensor, outliers: Sequence[Tensor], data: DataSettings, settings: OutlierAware.Params
+) -> list[Column]:
+    """x, and for each batch of outliers of it x', x'' and, scaled to the full range, |x''-x'|."""
+    columns = [Column("x", pixels(x, data), probabilities(model, x))]
+    for before in outliers:
+        after = enhance(model, before, settings.steps, settings.step_size)
+        change = (after - before).abs()
+        columns += [
+            Column(TRIPLE[0], pixels(before, data), probabilities(model, before)),
+            Column(TRIPLE[1], pixels(after, data), probabilities(model, after)),
+            Column(TRIPLE[2], pixels(full_range(change), DataSettings()), change.flatten(1).amax(1).tolist()),
+        ]
+    return columns
+
+
+def figures_of(columns: Sequence[Column], number: int) -> dict[str, Any]:
+    """What is under the pictures of a row."""
+    own = [column.figures[number] for column in columns]
+    return {"unknown": {"x": own[0], "x'": own[1::3], "x''": own[2::3]}, "largest_change": own[3::3]}
+
+
+def check_images(dataset: Dataset) -> None:
+    """Refuse data that outliers cannot be made of."""
+    shape = dataset.input_shape
+    if len(shape) < 3 or min(shape[-2:]) < SMALLEST_SIDE:
+        raise UserError(
+            f"data.name = {dataset.name!r} cannot be shown: outliers are made of images or volumes with sides of at "
+            f"least {SMALLEST_SIDE} pixels, not of samples of shape {shape}."
+        )
+
+
+def varied(labels: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Positions of `count` random samples, or of all there are, of as many classes as can be; sorted by class."""
+    order = torch.randperm(len(labels), generator=generator)
+    seen: Counter[int] = Counter()
+    turns = []
+    for label in labels[order].tolist():
+        turns.append(seen[label])
+        seen[label] += 1
+    chosen = order[torch.tensor(turns, dtype=torch.int64).argsort(stable=True)[:count]]
+    return chosen[labels[chosen].argsort(stable=True)]
+
+
+def repeated(name: str, x: Tensor, times: int, rng: Rng) -> list[Tensor]:
+    """So many batches of outliers of x."""
+    generator = rng.torch(name)
+    return [OUTLIERS[name](x, generator) for _ in range(times)]
+
+
+def models_with_unknown(run: Run, server: Server) -> Mapping[str, Weights]:
+    """By client, the weights of a network with one output more than there are classes: its own, or everyone's."""
+    shared = server.state.group("model")
+    models = server.state.members("models") or dict.fromkeys(server.clients, shared)
+    fitting = {name: weights for name, weights in models.items() if has_unknown(weights, server)}
+    if not fitting:
+        raise UserError(
+            f"--run {str(run.path)!r} has no model with an output for 'unknown': take a run with "
+            "`--method fedov`, or one with `--set objective.name=outlier-aware`."
+        )
+    return fitting
+
+
+def has_unknown(weights: Weights, server: Server) -> bool:
+    """Whether these are weights of the run's network over all classes and "unknown"."""
+    try:
+        check_like(weights, server.task.spec(len(server.classes) + 1, "head.bias" in weights), "model")
+    except BadReply:
+        return False
+    return True
+
+
+def outlier_settings(run: Run) -> OutlierAware.Params:
+    """How the run made its outliers; the usual way, if its objective makes none."""
+    part = run.config.parts.get("objective")
+    return part.params if part and isinstance(part.params, OutlierAware.Params) else OutlierAware.Params()
+
+
+def client_of(run: Run, models: Mapping[str, Weights], name: str | None) -> tuple[str, Tensor]:
+    """The client asked for, or the first, and its training rows; it must have a model and samples."""
+    held = {
+        client.name: torch.from_numpy(client.train)
+        for client in run.experiment.split.clients
+        if client.name in models and len(client.train)
+    }
+    if not held:
+        raise UserError(f"--run {str(run.path)!r} has no client with both a model and training samples.")
+    name = next(iter(held)) if name is None else name
+    if name not in held:
+        raise UserError(
+            f"--client {name!r} has no model or no training samples in run {str(run.path)!r}: "
+            f"take one of {', '.join(held)}."
+        )
+    return name, held[name]
+
+
+@torch.inference_mode()
+def probabilities(model: Network, x: Tensor) -> list[float]:
+    """The model's probability of "unknown", its last output, for each sample."""
+    values: list[float] = model(x).double().softmax(1)[:, -1].tolist()
+    return values
+
+
+def full_range(x: Tensor) -> Tensor:
+    """Each sample divided by its largest value; zeros stay zeros."""
+    largest = x.flatten(1).amax(1).view(-1, *[1] * (x.ndim - 1))
+    return x / torch.where(largest > 0, largest, 1)
+
+
+def pixels(x: Tensor, data: DataSettings) -> Pixels:
+    """Inputs (n, C, H, W) or (n, C, D, H, W) as the data set has them, (n, H, W, 3); of volumes the middle slice."""
+    x = x.detach().cpu() * level(data.std, 1.0, x) + level(data.mean, 0.0, x)
+    if x.ndim == 5:
+        x = x[:, :, x.shape[2] // 2]
+    values = (x * 255).nan_to_num().round().clamp(0, 255).to(torch.uint8)
+    return values.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy()
+
+
+def level(value: float | Sequence[float] | None, default: float, x: Tensor) -> Tensor:
+    """One number, or one per channel, shaped to broadcast over a batch."""
+    return torch.as_tensor(default if value is None else value).view(-1, *[1] * (x.ndim - 2))
+
+
+def draw(sheet: Sheet) -> Image.Image:
+    """The sheet as an image."""
+    layout = Layout(sheet)
+    image = Image.new("RGB", layout.size, "white")
+    pen = ImageDraw.Draw(image)
+    for number, line in enumerate(layout.lines):
+        pen.text((MARGIN, MARGIN + number * LINE), line, fill="black", font=layout.font)
+    rows, columns = sheet.pictures.shape[:2]
+    width, height = layout.cell
+    for row, column in np.ndindex(rows, columns):
+        left, top = layout.place(row, column)
+        # The frame shows where a white picture ends.
+        pen.rectangle((left - 1, top - 1, left + width, top + height), outline="silver")
+        image.paste(fitted(sheet.pictures[row, column], layout.cell), (left, top))
+        if sheet.notes:
+            where = (left + width / 2, top + height + LINE / 2)
+            pen.text(where, sheet.notes[row][column], fill="dimgray", font=layout.font, anchor="mm")
+    for row, name in enumerate(sheet.row_names):
+        left, top = layout.place(row, 0)
+        pen.text((left - 6, top + height / 2), cut(name), fill="black", font=layout.font, anchor="rm")
+    for column, name in enumerate(sheet.column_names):
+        left, top = layout.place(0, column)
+        pen.text((left + width / 2, top - LINE / 2 - 1), name, fill="black", font=layout.font, anchor="mm")
+    return image
+
+
+def write(sheet: Sheet, path: Path) -> None:
+    """Draw the sheet into a PNG file."""
+    try:
+        draw(sheet).save(path, format="PNG")
+    except OSError as error:
+        raise UserError(f"--png {str(path)!r} cannot be written: {error.strerror or error}.") from None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where everything is on a sheet."""
+
+    sheet: Sheet
+    font: ImageFont.FreeTypeFont | ImageFont.ImageFont = field(default_factory=lambda: ImageFont.load_default(size=12))
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The caption's lines."""
+        return self.sheet.caption.split("\n")
+
+    @cached_property
+    def cell(self) -> tuple[int, int]:
+        """Width and height of a picture on the sheet."""
+        return cell_size(*self.sheet.pictures.shape[2:4])
+
+    @cached_property
+    def pitch(self) -> tuple[int, int]:
+        """From one picture to the next, across and down; as wide as the texts above and below need."""
+        width, height = self.cell
+        texts = [*self.sheet.column_names, *(text for row in self.sheet.notes for text in row)]
+        return max([width, *map(self.width_of, texts)]) + GAP, height + GAP + (LINE if self.sheet.notes else 0)
+
+    @cached_property
+    def corner(self) -> tuple[int, int]:
+        """Where the pictures begin."""
+        names = max(self.width_of(cut(name)) for name in self.sheet.row_names)
+        lines = len(self.lines) + any(self.sheet.column_names)
+        return MARGIN + names + 6, MARGIN + lines * LINE + 6
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the whole."""
+        rows, columns = self.sheet.pictures.shape[:2]
+        left, top = self.place(rows - 1, columns - 1)
+        caption = max(self.width_of(line) for line in self.lines)
+        below = LINE if self.sheet.notes else 0
+        right = max(left + (self.cell[0] + self.pitch[0]) // 2, MARGIN + caption)
+        return right + MARGIN, top + self.cell[1] + below + MARGIN
+
+    def place(self, row: int, column: int) -> tuple[int, int]:
+        """The upper left corner of a picture."""
+        (left, top), (across, down) = self.corner, self.pitch
+        gaps = sum(start <= column for start in self.sheet.wide)
+        return left + column * across + gaps * WIDE_GAP, top + row * down
+
+    def width_of(self, text: str) -> int:
+        return int(self.font.getlength(text)) + 1
+
+
+def cell_size(height: int, width: int) -> tuple[int, int]:
+    """Width and height on the sheet: small images enlarged by a whole factor, large ones made smaller."""
+    longest = max(height, width)
+    if longest > LONGEST_SIDE:
+        return max(1, width * LONGEST_SIDE // longest), max(1, height * LONGEST_SIDE // longest)
+    factor = max(1, round(NEAR_SIDE / longest))
+    return width * factor, height * factor
+
+
+def fitted(picture: Pixels, cell: tuple[int, int]) -> Image.Image:
+    """A picture (H, W, 3) in the size of a cell; enlarged without smoothing."""
+    image = Image.fromarray(np.ascontiguousarray(picture))
+    larger = cell[0] >= image.width
+    return image.resize(cell, Image.Resampling.NEAREST if larger else Image.Resampling.BOX)
+
+
+def cut(text: str, length: int = NAME_LENGTH) -> str:
+    """Text of at most so many characters."""
+    return text if len(text) <= length else text[: length - 1] + "…"

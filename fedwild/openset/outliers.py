@@ -1,0 +1,64 @@
+"""Named outlier generators: training images in, images of no class out (FedOV, section 3.4, Appendix B.3, B.7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedwild.errors import UserError, unknown_name
+from fedwild.openset import cutpaste
+from fedwild.openset.destruction import AUTHORS, OPERATIONS, UNIFORM, Choice, Destruction, Operation
+
+SMALLEST_SIDE = 4
+
+
+@dataclass(frozen=True)
+class Outliers:
+    """One registered generator: its name, one line about it and its function of images."""
+
+    name: str
+    summary: str
+    function: Operation
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Outliers made from images (n, C, H, W), or from volumes (n, C, D, H, W): the same in every slice."""
+        if x.ndim not in (4, 5) or min(x.shape[-2:]) < SMALLEST_SIDE:
+            raise UserError(
+                f"objective.outliers = {self.name!r} makes outliers from images, a batch (n, C, H, W) with sides of at "
+                f"least {SMALLEST_SIDE}, not from data of shape {tuple(x.shape)}."
+            )
+        if x.ndim == 4:
+            return self.function(x, generator)
+        return self.function(x.flatten(1, 2), generator).view(x.shape)
+
+
+_destruction = Destruction(AUTHORS)
+
+OUTLIERS: dict[str, Outliers] = {
+    outliers.name: outliers
+    for outliers in (
+        Outliers("destruction", "One of six destructive operations per image, weighted as in FedOV.", _destruction),
+        Outliers("uniform", "One of six destructive operations per image, all equally likely.", Destruction(UNIFORM)),
+        Outliers("crop", "A small part of the image enlarged to all of it.", OPERATIONS["crop"]),
+        Outliers("blur", "Gaussian blur with a large sigma.", OPERATIONS["blur"]),
+        Outliers("erase", "A large box of the image set to 0.", OPERATIONS["erase"]),
+        Outliers("paste", "Half of the image copied over another part of it.", OPERATIONS["paste"]),
+        Outliers("swap", "Two halves of the image exchanged.", OPERATIONS["swap"]),
+        Outliers("rotate", "Two squares of the image turned by a multiple of 90 degrees.", OPERATIONS["rotate"]),
+        Outliers("cutpaste", "A small patch or a turned strip pasted elsewhere in the image.", cutpaste.union),
+        Outliers(
+            "mixture",
+            "Destruction or cutpaste, either for half of the images.",
+            Choice([_destruction, cutpaste.union], [1, 1]),
+        ),
+    )
+}
+
+
+def make_outliers(name: str) -> Outliers:
+    """The generator registered as `name`; any other name is a UserError."""
+    if name not in OUTLIERS:
+        raise unknown_name("outliers", name, OUTLIERS)
+    return OUTLIERS[name]

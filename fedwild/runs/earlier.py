@@ -1,0 +1,72 @@
+"""Reading the run that another run starts from, and whether the two fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedwild.classes import ClassRegistry
+from fedwild.config import Part, changes, resolve, starters
+from fedwild.errors import BadReply, UserError
+from fedwild.initial import Initial
+from fedwild.payload import check_like
+from fedwild.runs.folder import RunFolder
+from fedwild.task import Task
+
+
+def earlier_model(path: str, model: Part, task: Task) -> Initial:
+    """The global model of the finished run at `path`, if a run of this network and task can begin with it."""
+    try:
+        return _read(RunFolder.open(Path(path)), model, task)
+    except UserError as error:
+        raise UserError(*(f"federation.start_from = {path!r}: {problem}" for problem in error.problems)) from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"federation.start_from = {path!r} cannot be read: {reason}.") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        # Our own files say all of this, unless somebody changed them.
+        raise UserError(f"federation.start_from = {path!r}: its files are damaged ({error!r}).") from error
+
+
+def _read(folder: RunFolder, model: Part, task: Task) -> Initial:
+    if folder.result() is None:
+        raise UserError(f"that run is unfinished: `fedwild resume {folder.path}` it first.")
+    facts, server = folder.facts(), folder.server()
+    method = facts["config"]["method"]["name"]
+    weights = server.group("model")
+    if "head.weight" not in weights:
+        raise UserError(
+            f"a run of method {method!r} has no single global model: take one of a method that has, "
+            f"such as {', '.join(starters())}."
+        )
+    _check_same_network(facts["config"]["model"], model)
+    shape = tuple(facts["input"]["shape"])
+    if shape != task.input_shape:
+        raise UserError(f"its samples have shape {shape}, and here they have {task.input_shape}: they must agree.")
+    _check_tensors_fit(weights, task)
+    classes = ClassRegistry.from_json(server.info["classes"]).names
+    last = server.info["step"]["index"] + 1
+    return Initial(weights, classes, f"{folder.path} (method {method}, round {last})")
+
+
+def _check_same_network(table: dict[str, Any], model: Part) -> None:
+    """Refuse another network, or the same with other settings."""
+    then = resolve({"model": table}).model
+    before, now = then.table() if then else {}, model.table()
+    if before.get("name") != now["name"]:
+        # The settings of another network would only add to the sentence.
+        before, now = {"name": before.get("name")}, {"name": now["name"]}
+    changed = changes({"model": before}, {"model": now})
+    if changed:
+        raise UserError(f"both runs need the same network, but {'; '.join(changed)}.")
+
+
+def _check_tensors_fit(weights: Mapping[str, Tensor], task: Task) -> None:
+    """The code of a network, above all of the user's own, may have changed since."""
+    try:
+        check_like(weights, task.spec(len(weights["head.weight"]), bias="head.bias" in weights), "its model")
+    except BadReply as problem:
+        raise UserError(f"model.name = {task.model!r} is not built as it was then: {problem}.") from problem
