@@ -125,7 +125,14 @@ class Config:
 
     def make_method(self) -> Method:
         parts = {kind: PARTS[kind].make(part) for kind, part in self.parts.items()}
-        return METHODS.get(self.method.name)(self.method.params, **parts)
+        method = METHODS.get(self.method.name)
+        score = parts.get("score")
+        if score is not None and score.entry.reads_unknown and not method.scores_unknown_output(parts):
+            raise UserError(
+                f"score.name = {score.name!r} is not allowed here: the network that answers has no unknown output; "
+                "objective.name = proser or outlier-aware trains one (a distilled student never has one)."
+            )
+        return method(self.method.params, **parts)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from fedwild.protocol import Prediction, Predictor
 
 
 class ScoredModel(Predictor):
-    """One network over the first `classes` outputs and an unknown score on its logits."""
+    """One network over the first `classes` outputs and an unknown score on its outputs."""
 
     def __init__(self, model: Network, classes: int, score: Score) -> None:
         self.model = model.eval()
@@ -22,8 +22,8 @@ class ScoredModel(Predictor):
 
     @torch.inference_mode()
     def predict(self, x: Tensor) -> Prediction:
-        logits = self.model(x)[:, : self.classes]
-        return Prediction(logits, self.score(logits))
+        outputs = self.model(x)
+        return Prediction(outputs[:, : self.classes], self.score.of(outputs, self.classes))
 
 
 class Vote(Predictor):
@@ -39,9 +39,9 @@ class Vote(Predictor):
         votes = x.new_zeros(len(x), self.classes)
         unknown = x.new_zeros(len(x), dtype=torch.float64)
         for model in self.models:
-            logits = model(x)[:, : self.classes]
-            votes += logits.softmax(dim=1)
-            unknown += self.score(logits)
+            outputs = model(x)
+            votes += outputs[:, : self.classes].softmax(dim=1)
+            unknown += self.score.of(outputs, self.classes)
         count = max(1, len(self.models))
         # The smallest normal number keeps the logarithm finite where every model gives a class no chance.
         tiny = torch.finfo(votes.dtype).tiny

@@ -237,6 +237,11 @@ class Method(ABC):
         """The first line of the docstring."""
         return (cls.__doc__ or "").strip().splitlines()[0]
 
+    @classmethod
+    def scores_unknown_output(cls, parts: Mapping[str, Any]) -> bool:
+        """Whether the network that answers has an output for "unknown": by default if its objective trains one."""
+        return "objective" in parts and parts["objective"].extra_outputs == 1
+
     @abstractmethod
     def phases(self) -> Sequence[Phase]:
         """The phases of a run, in order."""

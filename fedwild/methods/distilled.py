@@ -7,7 +7,8 @@ iterative method can start from it (`--start-from`; the paper's FedOV_FedProx).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic import Field
 
@@ -36,6 +37,11 @@ class Distilled(OneShot):
 
     needs_public = True
     composes = ("objective", "score")
+
+    @classmethod
+    def scores_unknown_output(cls, parts: Mapping[str, Any]) -> bool:
+        """The student has none."""
+        return False
 
     def phases(self) -> Sequence[Phase]:
         return [*super().phases(), Phase(DISTIL, 1)]

@@ -67,7 +67,7 @@ class FedOV(OneShot):
 
     def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
         classes = len(server.classes)
-        like = Calibration(torch.empty(classes), torch.empty(classes, dtype=torch.int64))
+        like = Calibration(torch.empty(()), torch.empty(classes, dtype=torch.int64))
         return {**super().expects(server), "calibration": like._asdict()}
 
     def check(self, server: Server, reply: Payload) -> None:
@@ -121,7 +121,7 @@ class OpenVote(Predictor):
         voting: Voting,
     ) -> None:
         self.models = [model.eval() for model in models]
-        self.calibration = stacked(calibrations, classes)
+        self.calibrations = list(calibrations)
         self.classes = classes
         self.voting = voting
         self.counted = min(voting, len(models)) if isinstance(voting, int) else len(models)
@@ -131,7 +131,7 @@ class OpenVote(Predictor):
         if not self.models:
             return Prediction(x.new_zeros(len(x), self.classes), x.new_zeros(len(x), dtype=torch.float64))
         outputs = stacked_outputs(self.models, x).double()
-        calibrated = calibrated_votes(outputs, self.calibration)
+        calibrated = calibrated_votes(outputs, stacked(self.calibrations))
         votes, unknown = confident_votes(outputs)
         details = {
             "calibrated": calibrated.argmax(dim=1, keepdim=True),

@@ -8,7 +8,18 @@ from fedwild.openset.calibration import (
     per_class_thresholds,
     threshold_at_acceptance,
 )
-from fedwild.openset.scores import SCORES, Score, ScoreEntry, energy, entropy, make_score, maxlogit, msp
+from fedwild.openset.scores import (
+    SCORES,
+    Score,
+    ScoreEntry,
+    energy,
+    entropy,
+    make_score,
+    maxlogit,
+    msp,
+    placeholder,
+    unknown_probability,
+)
 
 __all__ = [
     "SCORES",
@@ -24,5 +35,7 @@ __all__ = [
     "maxlogit",
     "msp",
     "per_class_thresholds",
+    "placeholder",
     "threshold_at_acceptance",
+    "unknown_probability",
 ]

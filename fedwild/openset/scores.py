@@ -37,6 +37,17 @@ def entropy(logits: Tensor) -> Tensor:
     return special.entr(_float64(logits).softmax(dim=1)).sum(dim=1)
 
 
+def unknown_probability(outputs: Tensor) -> Tensor:
+    """u = p_unknown, the softmax probability of the last of K + 1 outputs."""
+    return _float64(outputs).softmax(dim=1)[:, -1]
+
+
+def placeholder(outputs: Tensor, temperature: float = 1024.0) -> Tensor:
+    """PROSER's: u = q_unknown - max_k q_k, where q is the softmax of all K + 1 outputs at a temperature."""
+    q = (_float64(outputs) / temperature).softmax(dim=1)
+    return q[:, -1] - q[:, :-1].amax(dim=1)
+
+
 class NoParams(Hyper):
     """A score without settings."""
 
@@ -47,6 +58,12 @@ class EnergyParams(Hyper):
     temperature: float = Field(1.0, gt=0, description="Divides the logits before the log-sum-exp.")
 
 
+class PlaceholderParams(Hyper):
+    """Settings of PROSER's score."""
+
+    temperature: float = Field(1024.0, gt=0, description="Divides the outputs before the softmax.")
+
+
 @dataclass(frozen=True)
 class ScoreEntry:
     """One registered score: its name, one line about it, its settings and its function of logits."""
@@ -55,6 +72,8 @@ class ScoreEntry:
     summary: str
     Params: type[Hyper]
     function: Callable[..., Tensor]
+    reads_unknown: bool = False
+    """Whether the function takes the unknown output (n, K + 1), too, which only some objectives train."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +92,10 @@ class Score:
         """Unknown scores (n,), float64, larger = more unknown."""
         return self.entry.function(logits, **self.params.model_dump())
 
+    def of(self, outputs: Tensor, classes: int) -> Tensor:
+        """The same from all outputs of a network (n, K + extra), of which K are classes."""
+        return self(outputs if self.entry.reads_unknown else outputs[:, :classes])
+
 
 SCORES: dict[str, ScoreEntry] = {
     entry.name: entry
@@ -81,6 +104,14 @@ SCORES: dict[str, ScoreEntry] = {
         ScoreEntry("maxlogit", "Minus the largest raw logit.", NoParams, maxlogit),
         ScoreEntry("energy", "Free energy of the logits at a temperature.", EnergyParams, energy),
         ScoreEntry("entropy", "Entropy of the softmax.", NoParams, entropy),
+        ScoreEntry("unknown", "Probability of the unknown output.", NoParams, unknown_probability, reads_unknown=True),
+        ScoreEntry(
+            "proser",
+            "Probability of the unknown output minus the largest other one, at a temperature.",
+            PlaceholderParams,
+            placeholder,
+            reads_unknown=True,
+        ),
     )
 }
 

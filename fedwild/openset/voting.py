@@ -5,12 +5,14 @@ FedOV adds the models' probabilities, so that a model counts by how little it be
 models that were never trained to be comparable (Appendix A.3): 0.01 % may be much for one and nothing for another.
 
 `calibrated_votes` puts them on one scale with what a client can tell alone. A model's evidence for class c is its log
-odds of c against unknown. Held-out samples of c at that client show how large they are when c is right; their median is
-subtracted. A class's score is the mean over the clients that hold it, weighted by how many samples of it they have:
+odds s_ic of c against unknown. Held-out samples of the client show how large they are when the class is right: m_i is
+their median. Half of it is subtracted, since a large median is in part a fault of scale, in part real confidence. A
+class's score is a soft maximum over the clients that hold it, with weights w_ic = n_ic / n_c by their samples of it:
 
-    score_c(x) = sum_i n_ic / n_c * (z_ic(x) - z_iu(x) - m_ic)
+    score_c(x) = 2 log( sum_i w_ic exp((s_ic(x) - m_i / 2) / 2) ) + log N_c,    N_c = 1 / sum_i w_ic^2
 
-Nothing is said about classes by models that never saw them, and a class that many clients hold has no advantage.
+Models are silent about classes they never saw. N_c is how many clients hold the class in effect; with its full weight
+the sum over holders would favour common classes, with none their mean would favour rare ones.
 """
 
 from __future__ import annotations
@@ -24,45 +26,43 @@ from torch import Tensor
 from fedwild.data.samples import Samples
 from fedwild.models import Network
 
-FEWEST = 5
-"""A median of fewer held-out samples of a class is not trusted; then all classes of the client serve together."""
+SHRINKAGE = 0.5
+"""The share of a client's median that is taken for a fault of scale."""
+SHARPNESS = 0.5
+"""0 would be the mean over a class's holders, infinity the most confident of them."""
 NOBODY = -1e4
 """The score of a class that no client holds."""
 CALIBRATION_BATCH = 256
 
 
 class Calibration(NamedTuple):
-    """What a client uploads with its model, or several clients' stacked (M, K)."""
+    """What a client uploads with its model, or several clients' stacked."""
 
-    medians: Tensor
-    """m_c (K,): the median log odds of class c against unknown on held-out samples of c."""
+    median: Tensor
+    """m (): the median log odds of the true class against unknown on held-out samples; stacked (M,)."""
     counts: Tensor
-    """n_c (K,): the client's training samples of each class."""
+    """n_c (K,): the client's training samples of each class; stacked (M, K)."""
 
 
 @torch.inference_mode()
 def calibrate(model: Network, train: Samples, validation: Samples, classes: int) -> Calibration:
-    """Median log odds per class, from validation samples; from training samples where there are none of those."""
+    """The median from validation samples, from training samples if there are none, 0 without any."""
     model.eval()
     counts = torch.bincount(train.y, minlength=classes)
     held_out = validation if len(validation) else train
-    evidence, labels = torch.empty(0), torch.empty(0, dtype=torch.int64)
-    if len(held_out):
-        device = next(model.parameters()).device
-        batches = [(log_odds(model(x.to(device))).cpu(), y) for x, y in held_out.batches(CALIBRATION_BATCH)]
-        labels = torch.cat([y for _, y in batches])
-        evidence = torch.cat([odds for odds, _ in batches]).gather(1, labels.unsqueeze(1)).squeeze(1)
-    everyone = evidence.median() if len(evidence) else torch.zeros(())
-    own = [evidence[labels == c] for c in range(classes)]
-    medians = torch.stack([values.median() if len(values) >= FEWEST else everyone for values in own])
-    return Calibration(medians, counts)
+    if not len(held_out):
+        return Calibration(torch.zeros(()), counts)
+    device = next(model.parameters()).device
+    evidence = [
+        log_odds(model(x.to(device))).cpu().gather(1, y.unsqueeze(1)) for x, y in held_out.batches(CALIBRATION_BATCH)
+    ]
+    return Calibration(torch.cat(evidence).median(), counts)
 
 
-def stacked(calibrations: Sequence[Calibration], classes: int) -> Calibration:
-    """Several clients' calibrations as one, each part (M, K)."""
-    medians = [calibration.medians for calibration in calibrations] or [torch.zeros(0, classes)]
-    counts = [calibration.counts for calibration in calibrations] or [torch.zeros(0, classes, dtype=torch.int64)]
-    return Calibration(torch.vstack(medians), torch.vstack(counts))
+def stacked(calibrations: Sequence[Calibration]) -> Calibration:
+    """The calibrations of M >= 1 clients as one."""
+    medians, counts = zip(*calibrations, strict=True)
+    return Calibration(torch.stack(medians), torch.stack(counts))
 
 
 def stacked_outputs(models: Sequence[Network], x: Tensor) -> Tensor:
@@ -89,9 +89,12 @@ def confident_votes(outputs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def calibrated_votes(outputs: Tensor, calibration: Calibration) -> Tensor:
-    """Scores (n, K): the classes' calibrated log odds, averaged over the clients that hold them."""
+    """Scores (n, K): the classes' calibrated log odds, a soft maximum over the clients that hold them."""
     counts = calibration.counts.to(outputs.dtype)
     shares = counts / counts.sum(dim=0).clamp_min(1)
-    evidence = log_odds(outputs) - calibration.medians.unsqueeze(1)
-    scores = torch.einsum("mk,mnk->nk", shares, evidence)
+    holders = 1 / shares.square().sum(dim=0)
+    evidence = log_odds(outputs) - SHRINKAGE * calibration.median.view(-1, 1, 1)
+    # Shares of 0 become -inf: such a model is silent.
+    weighted = shares.log().unsqueeze(1) + SHARPNESS * evidence
+    scores = (weighted.logsumexp(dim=0) + holders.log() / 2) / SHARPNESS
     return scores.masked_fill(counts.sum(dim=0) == 0, NOBODY)

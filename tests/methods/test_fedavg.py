@@ -11,6 +11,7 @@ import torch
 from fedwild.corrections import Steering
 from fedwild.engines.base import Job
 from fedwild.engines.site import Site
+from fedwild.errors import UserError
 from fedwild.openset import make_score
 from fedwild.payload import Payload
 from fedwild.predictors import ScoredModel, Vote
@@ -102,3 +103,28 @@ def test_extra_outputs_of_a_head_are_not_classes(data: Any) -> None:
     task = tiny_experiment("fedavg", data, split_by(data, 2, even_shares(data, 2, 1))).task
     predictor = ScoredModel(task.build(3, Rng(0)), 2, make_score("msp"))
     assert predictor.predict(torch.rand(4, 1, 8, 8)).logits.shape == (4, 2)
+
+
+@pytest.mark.parametrize("score", ["unknown", "proser"])
+def test_proser_under_fedavg_is_scored_by_its_unknown_output(score: str, data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 2))
+    settings = {"objective": {"name": "proser"}, "score": {"name": score}}
+    run_tiny(tmp_path / "run", "fedavg", data, split, settings)
+    experiment = tiny_experiment("fedavg", data, split, settings)
+    weights = final(tmp_path / "run").group("model")
+    assert weights["head.weight"].shape[0] == 3
+    model = experiment.task.network(weights, 3).eval()
+    x = torch.rand(5, *data.input_shape)
+    answer = ScoredModel(model, 2, make_score(score)).predict(x)
+    with torch.no_grad():
+        assert torch.allclose(answer.unknown, make_score(score)(model(x)))
+        assert torch.equal(answer.logits, model(x)[:, :2])
+
+
+@pytest.mark.parametrize(
+    ("method", "objective"), [("fedavg", "ce"), ("close-set-voting", "ce"), ("distilled-fedov", "outlier-aware")]
+)
+def test_a_score_of_the_unknown_output_is_refused_where_there_is_none(method: str, objective: str, data: Any) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 2))
+    with pytest.raises(UserError, match=r"score.name = 'unknown' is not allowed here"):
+        tiny_experiment(method, data, split, {"objective": {"name": objective}, "score": {"name": "unknown"}})

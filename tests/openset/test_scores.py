@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from fedwild.errors import UserError
-from fedwild.openset import SCORES, energy, entropy, make_score, maxlogit, msp
+from fedwild.openset import (
+    SCORES,
+    energy,
+    entropy,
+    make_score,
+    maxlogit,
+    msp,
+    placeholder,
+    unknown_probability,
+)
 
 LOGITS = torch.tensor([[0.0, math.log(3.0)], [2.0, 2.0]])
 
@@ -49,7 +59,8 @@ def test_msp_tells_confident_float32_samples_apart():
 def test_one_class_and_no_samples_work(name):
     score = make_score(name)
     assert score(torch.zeros(0, 3)).shape == (0,)
-    assert score(torch.tensor([[3.0], [-3.0]])).isfinite().all()
+    one_class = torch.tensor([[3.0, 1.0], [-3.0, 1.0]])[:, : 1 + SCORES[name].reads_unknown]
+    assert score(one_class).isfinite().all()
 
 
 def test_with_one_class_softmax_scores_are_constant_and_logit_scores_are_not():
@@ -96,3 +107,23 @@ def test_misspelt_setting_is_refused_with_the_allowed_ones():
 def test_settings_that_are_no_table_are_refused():
     with pytest.raises(UserError, match="must be a table"):
         make_score("energy", 3)
+
+
+def test_the_unknown_output_gives_a_score_of_its_own() -> None:
+    outputs = torch.tensor([[1.0, 2.0, 0.5], [0.0, 0.0, 3.0]], dtype=torch.float64)
+    p = np.exp(outputs.numpy()) / np.exp(outputs.numpy()).sum(axis=1, keepdims=True)
+    assert np.allclose(unknown_probability(outputs).numpy(), p[:, -1])
+    q = np.exp(outputs.numpy() / 1024) / np.exp(outputs.numpy() / 1024).sum(axis=1, keepdims=True)
+    assert np.allclose(placeholder(outputs).numpy(), q[:, -1] - q[:, :-1].max(axis=1))
+
+
+def test_a_temperature_of_one_turns_the_placeholder_into_the_difference_of_probabilities() -> None:
+    outputs = torch.randn(5, 4, dtype=torch.float64)
+    p = outputs.softmax(dim=1)
+    assert torch.allclose(placeholder(outputs, temperature=1.0), p[:, -1] - p[:, :-1].amax(dim=1))
+
+
+def test_only_scores_that_read_the_unknown_output_are_given_it() -> None:
+    outputs = torch.randn(3, 5)
+    assert torch.equal(make_score("msp").of(outputs, 4), msp(outputs[:, :4]))
+    assert torch.equal(make_score("unknown").of(outputs, 4), unknown_probability(outputs))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,6 @@ import torch
 from fedwild.data.samples import Samples
 from fedwild.models import build
 from fedwild.openset.voting import (
-    FEWEST,
     NOBODY,
     Calibration,
     calibrate,
@@ -59,38 +60,45 @@ def test_equally_confident_models_are_ranked_in_their_order() -> None:
 def test_calibrated_scores_by_hand() -> None:
     # Two models, one sample, two classes: outputs (class 0, class 1, unknown).
     outputs = torch.tensor([[[5.0, 1.0, 2.0]], [[0.0, 4.0, 1.0]]], dtype=torch.float64)
-    calibration = Calibration(torch.tensor([[4.0, 0.0], [1.0, 2.0]]), torch.tensor([[30, 0], [10, 20]]))
-    score_0 = 0.75 * (5 - 2 - 4) + 0.25 * (0 - 1 - 1)
-    score_1 = 0.0 * (1 - 2 - 0) + 1.0 * (4 - 1 - 2)
+    calibration = Calibration(torch.tensor([4.0, 1.0]), torch.tensor([[30, 0], [10, 20]]))
+    evidence_0 = (5 - 2) - 4 / 2, (0 - 1) - 1 / 2
+    score_0 = 2 * math.log(0.75 * math.exp(evidence_0[0] / 2) + 0.25 * math.exp(evidence_0[1] / 2))
+    score_0 += math.log(1 / (0.75**2 + 0.25**2))
+    score_1 = (4 - 1) - 1 / 2
     expected = torch.tensor([[score_0, score_1]], dtype=torch.float64)
     assert torch.allclose(calibrated_votes(outputs, calibration), expected)
 
 
-def test_a_shift_of_one_models_unknown_channel_changes_the_vote_of_all_but_not_the_calibrated_one() -> None:
+def test_evidence_of_equal_holders_counts_between_their_sum_and_their_mean() -> None:
+    one = torch.tensor([[[3.0, 0.0, 0.0]]], dtype=torch.float64)
+    for holders in (1, 4):
+        calibration = Calibration(torch.zeros(holders), torch.tensor([[7, 0]] * holders))
+        score = calibrated_votes(one.expand(holders, 1, 3), calibration)[0, 0]
+        assert score.item() == pytest.approx(3 + math.log(holders))
+
+
+def test_half_of_a_models_scale_is_taken_out() -> None:
     """Appendix A.3: one client's 0.01 % is another's 5 %."""
     outputs = drawn(2, 50, 2)
-    medians = torch.tensor([[1.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
-    calibration = Calibration(medians, torch.tensor([[10, 0], [0, 10]]))
+    calibration = Calibration(torch.tensor([1.0, 2.0], dtype=torch.float64), torch.tensor([[10, 0], [0, 10]]))
     moved = outputs.clone()
-    moved[0, :, -1] -= 5.0
-    recalibrated = Calibration(medians + torch.tensor([[5.0], [0.0]]), calibration.counts)
-    before, after = calibrated_votes(outputs, calibration), calibrated_votes(moved, recalibrated)
-    assert torch.allclose(before, after)
-    all_before, all_after = (confident_votes(o)[0][-1].argmax(dim=1) for o in (outputs, moved))
-    assert not torch.equal(all_before, all_after)
+    moved[0, :, -1] -= 6.0
+    recalibrated = Calibration(calibration.median + torch.tensor([6.0, 0.0]), calibration.counts)
+    change = calibrated_votes(moved, recalibrated) - calibrated_votes(outputs, calibration)
+    assert torch.allclose(change, torch.tensor([3.0, 0.0], dtype=torch.float64))
 
 
 def test_a_class_that_nobody_holds_is_never_chosen() -> None:
     outputs = drawn(3, 20, 4)
     counts = torch.tensor([[5, 0, 1, 0]] * 3)
-    scores = calibrated_votes(outputs, Calibration(torch.zeros(3, 4), counts))
+    scores = calibrated_votes(outputs, Calibration(torch.zeros(3), counts))
     assert set(scores.argmax(dim=1).tolist()) <= {0, 2}
     assert bool((scores[:, 1] == NOBODY).all())
 
 
 def test_a_model_has_no_say_on_a_class_it_never_saw() -> None:
     outputs = drawn(2, 5, 3)
-    calibration = Calibration(torch.zeros(2, 3), torch.tensor([[4, 4, 0], [0, 4, 4]]))
+    calibration = Calibration(torch.zeros(2), torch.tensor([[4, 4, 0], [0, 4, 4]]))
     moved = outputs.clone()
     moved[0, :, 2] += 100.0
     moved[1, :, 0] += 100.0
@@ -102,7 +110,7 @@ def test_eighty_models_and_a_hundred_classes_vote() -> None:
     votes, unknown = confident_votes(outputs)
     assert votes.shape == (80, 10, 100)
     assert torch.allclose(votes.sum(dim=-1) + unknown, torch.ones(80, 10))
-    calibration = Calibration(torch.zeros(80, 100), torch.ones(80, 100, dtype=torch.int64))
+    calibration = Calibration(torch.zeros(80), torch.ones(80, 100, dtype=torch.int64))
     assert calibrated_votes(outputs, calibration).shape == (10, 100)
 
 
@@ -112,40 +120,33 @@ def held(per_class: dict[int, int], seed: int = 0) -> Samples:
     return Samples(torch.rand(len(y), 4, generator=generator), y, torch.arange(len(y)))
 
 
-def test_medians_are_taken_over_held_out_samples_of_each_class() -> None:
+def test_the_median_is_that_of_the_true_classes_log_odds_on_held_out_samples() -> None:
     model = build("mlp", (4,), 4)
-    train, validation = held({0: 3, 2: 9}), held({0: FEWEST, 2: FEWEST + 2, 1: FEWEST - 1}, seed=1)
+    train, validation = held({0: 3, 2: 9}), held({0: 5, 2: 8, 1: 2}, seed=1)
     calibration = calibrate(model, train, validation, classes=3)
     outputs = model(validation.all()[0]).detach().numpy()
-    own = outputs[np.arange(len(validation)), validation.y.numpy()] - outputs[:, -1]
-
-    def lower_median(values: np.ndarray) -> float:
-        return float(np.sort(values)[(len(values) - 1) // 2])
-
-    labels = validation.y.numpy()
-    assert calibration.medians[0].item() == pytest.approx(lower_median(own[labels == 0]), abs=1e-5)
-    assert calibration.medians[2].item() == pytest.approx(lower_median(own[labels == 2]), abs=1e-5)
-    assert calibration.medians[1].item() == pytest.approx(lower_median(own), abs=1e-5), "too few: all classes serve"
+    own = np.sort(outputs[np.arange(len(validation)), validation.y.numpy()] - outputs[:, -1])
+    assert calibration.median.item() == pytest.approx(float(own[(len(own) - 1) // 2]), abs=1e-5)
     assert calibration.counts.tolist() == [3, 0, 9]
 
 
 def test_without_validation_samples_the_training_samples_serve() -> None:
     model = build("mlp", (4,), 3)
     train = held({0: 8, 1: 8})
-    assert torch.equal(calibrate(model, train, held({}), 2).medians, calibrate(model, train, train, 2).medians)
+    assert torch.equal(calibrate(model, train, held({}), 2).median, calibrate(model, train, train, 2).median)
 
 
 def test_a_client_without_samples_has_a_finite_calibration() -> None:
     calibration = calibrate(build("mlp", (4,), 3), held({}), held({}), 2)
-    assert calibration.medians.tolist() == [0.0, 0.0]
+    assert calibration.median.item() == 0.0
     assert calibration.counts.tolist() == [0, 0]
 
 
 def test_calibrations_are_stacked_by_client() -> None:
-    one = Calibration(torch.tensor([1.0, 2.0]), torch.tensor([3, 4]))
-    both = stacked([one, one], classes=2)
-    assert both.medians.shape == both.counts.shape == (2, 2)
-    assert stacked([], classes=2).counts.shape == (0, 2)
+    one = Calibration(torch.tensor(1.0), torch.tensor([3, 4]))
+    both = stacked([one, one])
+    assert both.median.tolist() == [1.0, 1.0]
+    assert both.counts.tolist() == [[3, 4], [3, 4]]
 
 
 def test_outputs_of_all_models_are_stacked_in_their_order() -> None:
