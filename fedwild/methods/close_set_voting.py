@@ -6,30 +6,20 @@ initialisation and uploads it once. The server keeps them all; the answer is the
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import Field
-
 from fedwild.methods.base import METHODS
 from fedwild.methods.distilled import Distilled, DistilledParams
-from fedwild.methods.one_shot import OneShot
+from fedwild.methods.one_shot import OneShot, OneShotTraining
 from fedwild.predictors import Vote
 from fedwild.protocol import Client, Predictor, Server
-from fedwild.training import LocalTraining
 
 
 @METHODS.add("close-set-voting")
 class CloseSetVoting(OneShot):
     """One shot: every client trains alone and uploads once; the ensemble's mean probability decides."""
 
-    class Params(LocalTraining):
-        epochs: int = Field(200, ge=0, description="passes over the client's own data")
-        optimizer: Literal["sgd", "adam"] = Field("adam", description="sgd or adam")
-        lr: float = Field(1e-3, gt=0, description="learning rate")
-        weight_decay: float = Field(1e-5, ge=0, description="L2 penalty inside the optimiser")
-
+    Params = OneShotTraining
     digits = {"method": {"epochs": 40}}
-    params: Params
+    params: OneShotTraining
 
     def predictor(self, server: Server, client: Client | None = None) -> Predictor:
         """The vote of every client that had something to learn from."""
@@ -40,7 +30,7 @@ class CloseSetVoting(OneShot):
 class DistilledCloseSet(Distilled, CloseSetVoting):
     """Close-set voting taught to a single network on public unlabelled data."""
 
-    class Params(CloseSetVoting.Params, DistilledParams):
+    class Params(OneShotTraining, DistilledParams):
         pass
 
     digits = {"method": {"epochs": 40}, "data": {"public": 0.2}}

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedwild.errors import BadReply, UserError
 from fedwild.methods.base import METHODS
 from fedwild.methods.distilled import Distilled, DistilledParams
-from fedwild.methods.one_shot import OneShot
+from fedwild.methods.one_shot import OneShot, OneShotTraining
 from fedwild.metrics import UNKNOWN
 from fedwild.models import Network
 from fedwild.openset.voting import (
@@ -32,7 +32,6 @@ from fedwild.openset.voting import (
 from fedwild.payload import Payload
 from fedwild.protocol import Client, Outcome, Prediction, Predictor, Replies, Server
 from fedwild.rng import Rng
-from fedwild.training import LocalTraining
 
 Voting = Literal["calibrated", "all"] | Annotated[int, Field(ge=1)]
 # All k are computed; of large ensembles only these are reported.
@@ -43,11 +42,7 @@ REPORTED_K = (*range(1, 11), 20, 40, 80, 160)
 class FedOV(OneShot):
     """One shot: open-set classifiers vote, each on what it does not believe to be unknown."""
 
-    class Params(LocalTraining):
-        epochs: int = Field(200, ge=0, description="passes over the client's own data")
-        optimizer: Literal["sgd", "adam"] = Field("adam", description="sgd or adam")
-        lr: float = Field(1e-3, gt=0, description="learning rate")
-        weight_decay: float = Field(1e-5, ge=0, description="L2 penalty inside the optimiser")
+    class Params(OneShotTraining):
         voting: Voting = Field(
             "calibrated", description="calibrated, all (the paper's), or a number k: the k most confident models"
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from pydantic import Field
 from torch import Tensor
 
 from fedwild.corrections import Steering
@@ -16,6 +17,15 @@ from fedwild.protocol import Client, Method, Phase, Replies, Server
 from fedwild.rng import Rng
 from fedwild.task import weights_of
 from fedwild.training import LocalTraining, train
+
+
+class OneShotTraining(LocalTraining):
+    """How clients of an ensemble train (FedOV, section 4.1)."""
+
+    epochs: int = Field(200, ge=0, description="passes over the client's own data")
+    optimizer: Literal["sgd", "adam"] = Field("adam", description="sgd or adam")
+    lr: float = Field(1e-3, gt=0, description="learning rate")
+    weight_decay: float = Field(1e-5, ge=0, description="L2 penalty inside the optimiser")
 
 
 class OneShot(Method):
