@@ -62,7 +62,7 @@ class FedOV(OneShot):
 
     def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
         classes = len(server.classes)
-        like = Calibration(torch.empty(()), torch.empty(classes, dtype=torch.int64))
+        like = Calibration(torch.empty(classes), torch.empty(classes, dtype=torch.int64))
         return {**super().expects(server), "calibration": like._asdict()}
 
     def check(self, server: Server, reply: Payload) -> None:

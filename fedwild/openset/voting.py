@@ -5,14 +5,15 @@ FedOV adds the models' probabilities, so that a model counts by how little it be
 models that were never trained to be comparable (Appendix A.3): 0.01 % may be much for one and nothing for another.
 
 `calibrated_votes` puts them on one scale with what a client can tell alone. A model's evidence for class c is its log
-odds s_ic of c against unknown. Held-out samples of the client show how large they are when the class is right: m_i is
-their median. Half of it is subtracted, since a large median is in part a fault of scale, in part real confidence. A
-class's score is a soft maximum over the clients that hold it, with weights w_ic = n_ic / n_c by their samples of it:
+odds s_ic of c against unknown. Held-out samples of the client show how large they are when the class is right: m_ic is
+their median, drawn half-way to that of all its classes. Half of it is subtracted, since a large median is in part a
+fault of scale, in part real confidence. A class's score is a soft maximum over the clients that hold it, with weights
+w_ic that grow with the fourth root of their samples of it:
 
-    score_c(x) = 2 log( sum_i w_ic exp((s_ic(x) - m_i / 2) / 2) ) + log N_c,    N_c = 1 / sum_i w_ic^2
+    score_c(x) = 4 log( sum_i w_ic exp((s_ic(x) - m_ic / 2) / 4) ) + log N_c,    N_c = 1 / sum_i w_ic^2
 
-Models are silent about classes they never saw. N_c is how many clients hold the class in effect; with its full weight
-the sum over holders would favour common classes, with none their mean would favour rare ones.
+Models are silent about classes they never saw. N_c is how many clients hold the class in effect: a sum over holders
+would favour common classes, their mean rare ones.
 """
 
 from __future__ import annotations
@@ -27,36 +28,43 @@ from fedwild.data.samples import Samples
 from fedwild.models import Network
 
 SHRINKAGE = 0.5
-"""The share of a client's median that is taken for a fault of scale."""
-SHARPNESS = 0.5
+"""The share of a median that is taken for a fault of scale."""
+SHARPNESS = 0.25
 """0 would be the mean over a class's holders, infinity the most confident of them."""
+WEIGHT_POWER = 0.25
+"""0 would have all holders of a class count alike, 1 by their samples of it."""
+FEWEST = 5
+"""A median of fewer held-out samples of a class is not trusted; that of all the client's classes serves instead."""
 NOBODY = -1e4
 """The score of a class that no client holds."""
 CALIBRATION_BATCH = 256
 
 
 class Calibration(NamedTuple):
-    """What a client uploads with its model, or several clients' stacked."""
+    """What a client uploads with its model, or several clients' stacked (M, K)."""
 
-    median: Tensor
-    """m (): the median log odds of the true class against unknown on held-out samples; stacked (M,)."""
+    medians: Tensor
+    """m_c (K,): how large the log odds of class c against unknown are on held-out samples of c."""
     counts: Tensor
-    """n_c (K,): the client's training samples of each class; stacked (M, K)."""
+    """n_c (K,): the client's training samples of each class."""
 
 
 @torch.inference_mode()
 def calibrate(model: Network, train: Samples, validation: Samples, classes: int) -> Calibration:
-    """The median from validation samples, from training samples if there are none, 0 without any."""
+    """Medians of log odds from validation samples, from training samples if there are none, 0 without any."""
     model.eval()
     counts = torch.bincount(train.y, minlength=classes)
     held_out = validation if len(validation) else train
     if not len(held_out):
-        return Calibration(torch.zeros(()), counts)
+        return Calibration(torch.zeros(classes), counts)
     device = next(model.parameters()).device
-    evidence = [
-        log_odds(model(x.to(device))).cpu().gather(1, y.unsqueeze(1)) for x, y in held_out.batches(CALIBRATION_BATCH)
-    ]
-    return Calibration(torch.cat(evidence).median(), counts)
+    batches = [(log_odds(model(x.to(device))).cpu(), y) for x, y in held_out.batches(CALIBRATION_BATCH)]
+    evidence = torch.cat([odds.gather(1, y.unsqueeze(1)).squeeze(1) for odds, y in batches])
+    labels = torch.cat([y for _, y in batches])
+    everyone = evidence.median()
+    own = [evidence[labels == c] for c in range(classes)]
+    medians = torch.stack([values.median() if len(values) >= FEWEST else everyone for values in own])
+    return Calibration((medians + everyone) / 2, counts)
 
 
 def stacked(calibrations: Sequence[Calibration]) -> Calibration:
@@ -90,11 +98,12 @@ def confident_votes(outputs: Tensor) -> tuple[Tensor, Tensor]:
 
 def calibrated_votes(outputs: Tensor, calibration: Calibration) -> Tensor:
     """Scores (n, K): the classes' calibrated log odds, a soft maximum over the clients that hold them."""
-    counts = calibration.counts.to(outputs.dtype)
-    shares = counts / counts.sum(dim=0).clamp_min(1)
-    holders = 1 / shares.square().sum(dim=0)
-    evidence = log_odds(outputs) - SHRINKAGE * calibration.median.view(-1, 1, 1)
-    # Shares of 0 become -inf: such a model is silent.
-    weighted = shares.log().unsqueeze(1) + SHARPNESS * evidence
-    scores = (weighted.logsumexp(dim=0) + holders.log() / 2) / SHARPNESS
-    return scores.masked_fill(counts.sum(dim=0) == 0, NOBODY)
+    held = calibration.counts > 0
+    # The power of 0 is 0 only for powers above 0, hence the mask.
+    weights = calibration.counts.to(outputs.dtype).pow(WEIGHT_POWER) * held
+    weights = weights / weights.sum(dim=0).clamp_min(1)
+    holders = 1 / weights.square().sum(dim=0)
+    evidence = log_odds(outputs) - SHRINKAGE * calibration.medians.unsqueeze(1)
+    # The logarithm of a weight of 0 is -inf: such a model is silent.
+    combined = (weights.log().unsqueeze(1) + SHARPNESS * evidence).logsumexp(dim=0) / SHARPNESS
+    return (combined + holders.log()).masked_fill(~held.any(dim=0), NOBODY)

@@ -37,17 +37,17 @@ def test_every_client_uploads_a_model_of_its_own_with_an_unknown_output(tmp_path
     assert not torch.equal(models["client-00"]["head.weight"], models["client-01"]["head.weight"])
 
 
-def test_label_counts_and_a_median_come_with_the_model(tmp_path: Path) -> None:
+def test_label_counts_and_medians_come_with_the_model(tmp_path: Path) -> None:
     _, server = finished(tmp_path / "run")
     for name, calibration in server.state.members("calibrations").items():
         assert int(calibration["counts"].sum()) == server.state.info["samples"][name]
-        assert calibration["median"].shape == ()
+        assert calibration["medians"].shape == (2,)
 
 
 @pytest.mark.parametrize("voting", ["calibrated", "all", 1, 2, 99])
 def test_prediction_is_the_rule_of_the_setting(voting: str | int) -> None:
     models = [build("mlp", (4,), 4).eval() for _ in range(3)]
-    calibrations = [Calibration(torch.randn(()), torch.tensor([i + 1, 2, 3])) for i in range(3)]
+    calibrations = [Calibration(torch.randn(3), torch.tensor([i + 1, 2, 3])) for i in range(3)]
     x = torch.rand(20, 4)
     answer = OpenVote(models, calibrations, 3, voting).predict(x)  # type: ignore[arg-type]
     with torch.no_grad():
@@ -89,7 +89,7 @@ def test_label_counts_that_cannot_be_are_refused(counts: list[int], samples: int
     method, server = finished(tmp_path / "run")
     reply = Payload.of(
         model=server.state.group("models/client-00"),
-        calibration={"median": torch.zeros(()), "counts": torch.tensor(counts)},
+        calibration={"medians": torch.zeros(2), "counts": torch.tensor(counts)},
         info={"samples": samples},
     )
     with pytest.raises(BadReply, match="do not add up"):
