@@ -5,9 +5,10 @@ tenth of that.
 
 `ConvPoolReLU`: the four pixels of a pooling window are the same kernel shifted by a pixel. The four shifted kernels,
 stacked, times the patches that begin at every second pixel give all four in one matrix product; pooling is a maximum
-over channel groups. The gradient for the input, by far the slowest part of an adversarial step in PyTorch, is another
-product and a few shifted sums. Samples lie innermost in memory, so that every copy and sum runs over long rows; to the
-outside tensors are (n, c, h, w) as ever, and layers after one another pass this memory order on without a copy.
+over channel groups. Patches are only cut out along rows; down the columns they overlap in memory. The gradient for the
+input, by far the slowest part of an adversarial step in PyTorch, is another such product. Samples lie innermost in
+memory, so that every copy and sum runs over long stretches; to the outside tensors are (n, c, h, w) as ever, and
+layers after one another pass this memory order on without a copy.
 
 Ties go to the first pixel of a window in reading order, as in PyTorch. Gradients of gradients are only defined in
 the `plain` formulation.
@@ -65,8 +66,12 @@ class ConvPoolReLU(nn.Module):
             return F.relu(F.max_pool2d(self.conv(x), 2))
         if self.padding:
             x = F.pad(x, (self.padding,) * 4)
-        parts = [_ConvPoolReLU.apply(part, self.conv.weight, self.conv.bias) for part in x.split(LARGEST_BATCH)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        if len(x) <= LARGEST_BATCH:
+            result: Tensor = _ConvPoolReLU.apply(x, self.conv.weight, self.conv.bias)
+            return result
+        return torch.cat(
+            [_ConvPoolReLU.apply(part, self.conv.weight, self.conv.bias) for part in x.split(LARGEST_BATCH)]
+        )
 
 
 class _MaxPool(torch.autograd.Function):
@@ -94,36 +99,42 @@ class _MaxPool(torch.autograd.Function):
 
 
 class _ConvPoolReLU(torch.autograd.Function):
-    """Inside, tensors are (c, h, w, n): `_inward` and `_outward` change the view, and copy only where they must."""
+    """Inside, tensors are (h, c, w, n): `_inward` and `_outward` change the view, and copy only where they must."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         kernels = shifted(weight)
+        size = kernels.shape[-1]
         inner = _inward(x)
-        cut = patches(inner, kernels.shape[-1])
-        pixels = (kernels.flatten(1) @ cut.flatten(0, 2).flatten(1)).view(4, len(bias), *cut.shape[3:])
-        d, c, b, a = pixels.unbind()
-        top = torch.maximum(torch.maximum(a, b), torch.maximum(c, d))
+        strips = cut_strips(inner, size)
+        places, across = ((side - size) // 2 + 1 for side in x.shape[-2:])
+        as_rows = kernels.permute(0, 2, 1, 3).reshape(1, len(kernels), -1)
+        pixels = torch.bmm(as_rows.expand(places, -1, -1), windows(strips, size, 2))
+        pixels = pixels.view(places, 4, len(bias), across, len(x))
+        d, c, b, a = pixels.unbind(1)
+        upper, lower = torch.maximum(a, b), torch.maximum(c, d)
         # The four pixels have the same bias, so it can wait until one of them is chosen.
-        top.add_(bias.view(-1, 1, 1, 1)).clamp_min_(0)
-        ctx.save_for_backward(cut, kernels, pixels, top)
-        ctx.sides = inner.shape[1:3]
+        top = torch.maximum(upper, lower).add_(bias.view(-1, 1, 1)).clamp_min_(0)
+        ctx.save_for_backward(strips, kernels, pixels, lower.sub_(upper), top)
+        ctx.sides = x.shape[-2:]
         return _outward(top)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         _refuse_second_derivative()
-        cut, kernels, pixels, top = ctx.saved_tensors
+        strips, kernels, pixels, rise, top = ctx.saved_tensors
+        size = kernels.shape[-1]
         passed = torch.ops.aten.threshold_backward(_inward(gradient), top, 0.0)
-        spread = to_winners(passed, pixels)
+        spread = to_winners(passed, pixels, rise, margin=size // 2 - 1)
         for_x = for_weight = for_bias = None
         if ctx.needs_input_grad[0]:
             for_x = _outward(input_gradient(spread, kernels, ctx.sides))
         if ctx.needs_input_grad[1]:
-            product = spread.flatten(0, 1).flatten(1) @ cut.flatten(0, 2).flatten(1).t()
-            for_weight = unshifted(product.view_as(kernels))
+            inside = spread[size // 2 - 1 :][: len(pixels)].flatten(3).flatten(1, 2)
+            product = torch.bmm(inside, windows(strips, size, 2).transpose(1, 2)).sum(0)
+            for_weight = unshifted(product.view(len(kernels), size, -1, size).transpose(1, 2))
         if ctx.needs_input_grad[2]:
-            for_bias = passed.sum((1, 2, 3))
+            for_bias = passed.sum((0, 2, 3))
         return for_x, for_weight, for_bias
 
 
@@ -147,22 +158,36 @@ def unshifted(gradient: Tensor) -> Tensor:
     return a[..., :k, :k] + b[..., :k, 1:] + c[..., 1:, :k] + d[..., 1:, 1:]
 
 
-def patches(x: Tensor, size: int) -> Tensor:
-    """The size x size patches of x (C, H, W, n) at every second pixel: a copy (C, size, size, h, w, n)."""
-    channels, height, width, n = x.shape
-    c, h, w, _ = x.stride()
-    places = (height - size) // 2 + 1, (width - size) // 2 + 1
-    return x.as_strided((channels, size, size, *places, n), (c, h, w, 2 * h, 2 * w, 1)).contiguous()
+def cut_strips(x: Tensor, size: int) -> Tensor:
+    """The pieces of `size` pixels of each row of x (H, C, W, n) at every second pixel: (H, C * size, w * n)."""
+    height, channels, width, n = x.shape
+    h, c, w, _ = x.stride()
+    places = (width - size) // 2 + 1
+    pieces = x.as_strided((height, channels, size, places, n), (h, c, w, 2 * w, 1)).contiguous()
+    return pieces.view(height, channels * size, places * n)
 
 
-def to_winners(gradient: Tensor, pixels: Tensor) -> Tensor:
-    """A pooled gradient (c, h, w, n) given to the first largest of the pixels (4, c, h, w, n) of its window."""
+def windows(rows: Tensor, size: int, step: int) -> Tensor:
+    """Every `step`-th window of `size` rows (H, c, m) as one matrix each: (h, size * c, m), without a copy."""
+    count, height, length = rows.shape
+    places = (count - size) // step + 1
+    return rows.as_strided((places, size * height, length), (step * height * length, length, 1))
+
+
+def to_winners(gradient: Tensor, pixels: Tensor, rise: Tensor, margin: int) -> Tensor:
+    """A pooled gradient (h, c, w, n) given to the first largest of the pixels (h, 4, c, w, n) of its window.
+
+    `rise` (h, c, w, n) is the larger of the lower two minus the larger of the upper two pixels. Returns the gradient
+    with `margin` rows of zeros above and below: (h + 2 * margin, 4, c, w, n).
+    """
     # `threshold_backward(g, d, 0)` is g where d > 0, else 0, without the detour over truth values.
     where_positive = torch.ops.aten.threshold_backward
-    d, c, b, a = pixels.unbind()
-    spread = torch.empty_like(pixels)
-    to_d, to_c, to_b, to_a = spread.unbind()
-    lower = where_positive(gradient, torch.maximum(c, d).sub_(torch.maximum(a, b)), 0.0)
+    d, c, b, a = pixels.unbind(1)
+    spread = pixels.new_empty(len(pixels) + 2 * margin, *pixels.shape[1:])
+    spread[:margin] = 0
+    spread[margin + len(pixels) :] = 0
+    to_d, to_c, to_b, to_a = spread[margin : margin + len(pixels)].unbind(1)
+    lower = where_positive(gradient, rise, 0.0)
     upper = gradient - lower
     where_positive.grad_input(upper, b - a, 0.0, grad_input=to_b)
     where_positive.grad_input(lower, d - c, 0.0, grad_input=to_d)
@@ -172,32 +197,30 @@ def to_winners(gradient: Tensor, pixels: Tensor) -> Tensor:
 
 
 def input_gradient(spread: Tensor, kernels: Tensor, sides: tuple[int, int]) -> Tensor:
-    """The gradient (C, H, W, n) for the input, given that of the pixels (4, c, h, w, n).
+    """The gradient (H, C, W, n) for the input, given that of the pixels (h, 4, c, w, n) with its margins.
 
-    In steps of two pixels a (k + 1)-wide kernel reaches (k + 1) / 2 blocks of 2x2 pixels far: one product gives what
-    each place adds to each of these blocks, and shifted sums put it there.
+    In steps of two pixels a kernel reaches `reach` pairs of rows far: the gradient of a pair is the product of the
+    kernels, turned round, with the `reach` rows of pixels that read it. Across, shifted sums do the same.
     """
     outputs, channels, size, _ = kernels.shape
     reach = size // 2
-    _, _, height, width, n = spread.shape
-    blocks = kernels.view(outputs, channels, reach, 2, reach, 2).permute(2, 4, 1, 3, 5, 0).reshape(-1, outputs)
-    shares = (blocks @ spread.view(outputs, -1)).view(reach, reach, 4 * channels, height, width, n)
-    rows, columns = height + reach - 1, width + reach - 1
-    total = spread.new_zeros(4 * channels, rows, columns, n)
-    for i in range(reach):
-        for j in range(reach):
-            total[:, i : i + height, j : j + width].add_(shares[i, j])
-    total = total.view(channels, 2, 2, rows, columns, n).permute(0, 3, 1, 4, 2, 5)
-    result = total.reshape(channels, 2 * rows, 2 * columns, n)
-    if result.shape[1:3] == sides:
-        return result
+    _, _, _, width, n = spread.shape
+    turned = kernels.view(outputs, channels, reach, 2, size).flip(2).permute(3, 1, 4, 2, 0)
+    around = windows(spread.flatten(3).flatten(1, 2), reach, 1)
+    pieces = torch.bmm(turned.reshape(1, 2 * channels * size, -1).expand(len(around), -1, -1), around)
+    pieces = pieces.view(2 * len(around), channels, reach, 2, width, n)
+    result = spread.new_zeros(2 * len(around), channels, width + reach - 1, 2, n)
+    for k in range(reach):
+        result[:, :, k : k + width].add_(pieces[:, :, k].transpose(2, 3))
+    result = result.flatten(2, 3)
+    height, across = sides[0] - len(result), sides[1] - result.shape[2]
     # Of an odd side the last line is never read.
-    return F.pad(result, (0, 0, 0, sides[1] - 2 * columns, 0, sides[0] - 2 * rows))
+    return F.pad(result, (0, 0, 0, across, 0, 0, 0, height)) if height or across else result
 
 
 def _inward(x: Tensor) -> Tensor:
-    return x.permute(1, 2, 3, 0).contiguous()
+    return x.permute(2, 1, 3, 0).contiguous()
 
 
 def _outward(x: Tensor) -> Tensor:
-    return x.permute(3, 0, 1, 2)
+    return x.permute(3, 1, 0, 2)

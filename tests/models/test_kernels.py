@@ -135,13 +135,13 @@ def test_layers_in_a_row_have_the_gradients_of_pytorch() -> None:
 def test_batches_larger_than_the_largest_are_computed_in_parts(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "LARGEST_BATCH", 4)
     sizes: list[int] = []
-    patches = kernels.patches
+    strips = kernels.cut_strips
 
     def watched(x: Tensor, size: int) -> Tensor:
         sizes.append(x.shape[-1])
-        return patches(x, size)
+        return strips(x, size)
 
-    monkeypatch.setattr(kernels, "patches", watched)
+    monkeypatch.setattr(kernels, "cut_strips", watched)
     layer = convolution(2, 3, 1)
     layer(random(n, 2, 8, 9))
     assert max(sizes) <= 4
