@@ -18,6 +18,7 @@ from fedwild.data.split import chosen_partition
 from fedwild.errors import UserError
 from fedwild.initial import Initial
 from fedwild.methods import METHODS
+from fedwild.models import Network
 from fedwild.protocol import Method
 from fedwild.rng import Rng
 from fedwild.runs.earlier import earlier_model
@@ -63,10 +64,13 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
     check_clients(config, split)
     check_public(config, split)
     task = Task(dataset.input_shape, config.model.name, config.model.params.model_dump(), usable_device(config))
-    check_buildable(task, max(2, len(split.known)))
+    network = built(task, max(2, len(split.known)))
     # One sample shows what is wrong with normalisation or augmentation.
     samples_of(dataset, np.zeros(1, dtype=np.int64), data=config.data)
-    return Experiment(config, dataset, split, config.make_method(), task, notes_on(config, dataset, split))
+    method = config.make_method()
+    if "objective" in method.composes:
+        method.objective.check(network)  # type: ignore[attr-defined]
+    return Experiment(config, dataset, split, method, task, notes_on(config, dataset, split))
 
 
 def notes_on(config: Config, dataset: Dataset, split: Split) -> tuple[str, ...]:
@@ -99,10 +103,10 @@ def default_model(input_shape: tuple[int, ...]) -> str:
     return {1: "mlp", 3: "simple-cnn", 4: "resnet-18-3d"}[len(input_shape)]
 
 
-def check_buildable(task: Task, outputs: int) -> None:
-    """Building once shows what is wrong with the network before anything is written."""
+def built(task: Task, outputs: int) -> Network:
+    """A network of the task: building once shows what is wrong with it before anything is written."""
     try:
-        task.build(outputs, Rng(0))
+        return task.build(outputs, Rng(0))
     except (RuntimeError, MemoryError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"model.name = {task.model!r} with {task.model_params} cannot be built: {reason}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fedwild.config import EngineSettings, EvaluationSettings, FederationSettings
+from fedwild.config import EngineSettings, EvaluationSettings, FederationSettings, default_parts
 from fedwild.corrections import CORRECTIONS
 from fedwild.data import DATASETS, PARTITIONS, DataEntry, DataSettings, PartitionSettings
 from fedwild.data.sources import find_prepared
@@ -36,7 +36,8 @@ def _methods() -> list[Row]:
 def _method_row(row: Row, method: type[Method]) -> Row:
     """A method's row, with what it composes and what it sets for the embedded digits."""
     preset = ", ".join(f"{key}={value}" for key, value in method.digits.get("method", {}).items())
-    about = f"{row['summary']} Composes {', '.join(method.composes) or 'nothing'}."
+    parts = ", ".join(f"{kind} ({default})" for kind, default in default_parts(method).items())
+    about = f"{row['summary']} Composes {parts or 'nothing'}."
     summary = f"{about} On the embedded digits: {preset}." if preset else about
     return {**row, "summary": summary, "composes": list(method.composes), "digits": method.digits}
 

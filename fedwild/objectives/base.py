@@ -29,6 +29,9 @@ class Objective(ABC):
         """The first line of the docstring."""
         return (cls.__doc__ or "").strip().splitlines()[0]
 
+    def check(self, model: Network) -> None:
+        """Refuse a network that this objective cannot train, before a run begins, by raising `UserError`."""
+
     @abstractmethod
     def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         """The mean loss of a batch x (n, *shape), y (n,)."""

@@ -34,6 +34,10 @@ class OutlierAware(Proser):
 
     params: Params
 
+    def check(self, model: Network) -> None:
+        super().check(model)
+        OUTLIERS[self.params.outliers].check(model.input_shape)
+
     def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         return self.total(self.terms(model, x, y, self.outliers(model, x, generator), generator))
 

@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedwild.errors import unknown_name
 from fedwild.hyper import Hyper
 from fedwild.models import Network
 from fedwild.objectives.base import OBJECTIVES, Objective
@@ -47,6 +48,10 @@ class Proser(Objective):
 
     extra_outputs = 1
     params: Params
+
+    def check(self, model: Network) -> None:
+        if self.params.mix_after not in (FIRST_DENSE, *model.cuts):
+            raise unknown_name("objective.mix_after", self.params.mix_after, (FIRST_DENSE, *model.cuts))
 
     def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         return self.total(self.terms(model, x, y, (), generator))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,14 +25,18 @@ class Outliers:
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Outliers made from images (n, C, H, W), or from volumes (n, C, D, H, W): the same in every slice."""
-        if x.ndim not in (4, 5) or min(x.shape[-2:]) < SMALLEST_SIDE:
-            raise UserError(
-                f"objective.outliers = {self.name!r} makes outliers from images, a batch (n, C, H, W) with sides of at "
-                f"least {SMALLEST_SIDE}, not from data of shape {tuple(x.shape)}."
-            )
+        self.check(x.shape[1:])
         if x.ndim == 4:
             return self.function(x, generator)
         return self.function(x.flatten(1, 2), generator).view(x.shape)
+
+    def check(self, shape: Sequence[int]) -> None:
+        """Refuse samples of a shape that is not an image's (C, H, W) or a volume's (C, D, H, W)."""
+        if len(shape) not in (3, 4) or min(shape[-2:]) < SMALLEST_SIDE:
+            raise UserError(
+                f"objective.outliers = {self.name!r} makes outliers from images (C, H, W) with sides of at least "
+                f"{SMALLEST_SIDE}, not from samples of shape {tuple(shape)}: objective.name = proser needs no images."
+            )
 
 
 _destruction = Destruction(AUTHORS)

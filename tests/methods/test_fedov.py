@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -82,6 +83,26 @@ def test_an_objective_without_an_unknown_output_is_refused() -> None:
     split = split_by(dataset, 2, even_shares(dataset, 2, 2))
     with pytest.raises(UserError, match=r"objective.name = 'ce' is not allowed"):
         tiny_experiment("fedov", dataset, split, {"objective": {"name": "ce"}})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (["--set", "objective.mix_after=fc9"], "objective.mix_after 'fc9' is not known"),
+        (["--data", "VECTORS"], "objective.outliers = 'destruction' makes outliers from images"),
+        (["--set", "method.voting=0"], "method.voting = 0 is not allowed"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(
+    wrong: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "vectors.npz", x=np.random.default_rng(0).random((40, 6)), y=np.arange(40) % 2)
+    arguments = [str(tmp_path / "vectors.npz") if word == "VECTORS" else word for word in wrong]
+    with pytest.raises(SystemExit) as exit_:
+        main(["run", "--method", "fedov", "--out", str(tmp_path / "run"), *arguments])
+    assert exit_.value.code == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("counts", "samples"), [([5, 5], 9), ([-1, 10], 9)])

@@ -89,7 +89,7 @@ def test_what_is_not_a_batch_of_images_is_refused_in_one_sentence(name: str, sha
     message = str(caught.value)
     assert "objective.outliers" in message
     assert "images" in message
-    assert str(shape) in message
+    assert str(shape[1:]) in message
     assert message.count("\n") == 0
 
 
