@@ -98,12 +98,13 @@ def confident_votes(outputs: Tensor) -> tuple[Tensor, Tensor]:
 
 def calibrated_votes(outputs: Tensor, calibration: Calibration) -> Tensor:
     """Scores (n, K): the classes' calibrated log odds, a soft maximum over the clients that hold them."""
-    held = calibration.counts > 0
+    medians, counts = (part.to(outputs) for part in calibration)
+    held = counts > 0
     # The power of 0 is 0 only for powers above 0, hence the mask.
-    weights = calibration.counts.to(outputs.dtype).pow(WEIGHT_POWER) * held
+    weights = counts.pow(WEIGHT_POWER) * held
     weights = weights / weights.sum(dim=0).clamp_min(1)
     holders = 1 / weights.square().sum(dim=0)
-    evidence = log_odds(outputs) - SHRINKAGE * calibration.medians.unsqueeze(1)
+    evidence = log_odds(outputs) - SHRINKAGE * medians.unsqueeze(1)
     # The logarithm of a weight of 0 is -inf: such a model is silent.
     combined = (weights.log().unsqueeze(1) + SHARPNESS * evidence).logsumexp(dim=0) / SHARPNESS
     return (combined + holders.log()).masked_fill(~held.any(dim=0), NOBODY)
