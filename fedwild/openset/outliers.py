@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedwild.errors import UserError, unknown_name
+from fedwild.errors import UserError
 from fedwild.openset import cutpaste
 from fedwild.openset.destruction import AUTHORS, OPERATIONS, UNIFORM, Choice, Destruction, Operation
 
@@ -60,10 +60,3 @@ OUTLIERS: dict[str, Outliers] = {
         ),
     )
 }
-
-
-def make_outliers(name: str) -> Outliers:
-    """The generator registered as `name`; any other name is a UserError."""
-    if name not in OUTLIERS:
-        raise unknown_name("outliers", name, OUTLIERS)
-    return OUTLIERS[name]
