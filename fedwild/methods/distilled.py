@@ -59,7 +59,7 @@ class Distilled(OneShot):
         trained = distil(self.predictor(server), student, server.public, self.teaching(), server.rng)
         loss = "" if trained.loss is None else f", last loss {trained.loss:.4f}"
         server.note(f"distilled {len(server.state.members('models'))} models on {len(server.public)} samples{loss}")
-        server.state.drop("models")
+        self.forget(server)
         server.state.put("model", weights_of(student))
 
     def teaching(self) -> LocalTraining:

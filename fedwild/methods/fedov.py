@@ -82,6 +82,10 @@ class FedOV(OneShot):
         for reply in replies:
             server.state.add(f"calibrations/{reply.client}", reply.payload.group("calibration"))
 
+    def forget(self, server: Server) -> None:
+        super().forget(server)
+        server.state.drop("calibrations")
+
     def predictor(self, server: Server, client: Client | None = None) -> Predictor:
         """The vote of every client that had something to learn from."""
         voters = self.voters(server)

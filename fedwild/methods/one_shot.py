@@ -63,6 +63,10 @@ class OneShot(Method):
             server.state.add(f"models/{reply.client}", reply.payload.group("model"))
             server.state.info.setdefault("samples", {})[reply.client] = reply.samples
 
+    def forget(self, server: Server) -> None:
+        """Drop what was uploaded, once something else answers in its place."""
+        server.state.drop("models")
+
     def models(self, server: Server) -> dict[str, Network]:
         """The networks that were uploaded, each in a slot of its own."""
         outputs = self.outputs(len(server.classes))

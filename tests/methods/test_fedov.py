@@ -178,6 +178,7 @@ class TestDistilled:
         server = Payload.read(tmp_path / "run" / "model.safetensors")
         assert server.group("model")["head.weight"].shape[0] == 2
         assert "models" not in server
+        assert "calibrations" not in server, "label counts are the ensemble's, too"
 
     def test_without_public_data_it_is_refused(
         self, method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
