@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
-from fedwild.protocol import Replies, Reply
+from fedwild.protocol import Reply
 
 
 def by_samples(reply: Reply) -> float:
@@ -15,8 +15,13 @@ def by_samples(reply: Reply) -> float:
     return float(reply.samples)
 
 
+def equally(reply: Reply) -> float:
+    """1 for every client that has training samples."""
+    return float(reply.samples > 0)
+
+
 def weighted_mean(
-    replies: Replies, group: str, weight: Callable[[Reply], float] = by_samples
+    replies: Iterable[Reply], group: str, weight: Callable[[Reply], float] = by_samples
 ) -> dict[str, Tensor] | None:
     """sum_k w_k t_k / sum_k w_k for every tensor of a group; None if nobody weighs anything.
 

@@ -191,7 +191,9 @@ PARTS: dict[str, PartKind] = {
 
 def default_parts(method: type[Method] | None) -> dict[str, str]:
     """The parts that a method is composed of when the user names none."""
-    return {kind: method.parts.get(kind, PARTS[kind].default) for kind in method.composes} if method else {}
+    if method is None:
+        return {}
+    return {kind: method.parts.get(kind, {}).get("name", PARTS[kind].default) for kind in method.composes}
 
 
 SECTIONS = ("data", "partition", "federation", "model", "method", *PARTS, "evaluation", "engine")
@@ -219,6 +221,8 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
     method: type[Method] | None = attempt(partial(_method_class, table.get("method", {})))
     if method is not None and table.get("data", {}).get("name", "digits") == "digits":
         table = _overlay(_copy(method.digits), table)
+    if method is not None:
+        table = _overlay(_copy(method.parts), table)
     wrong += _foreign_parts(table, method)
     wrong += _start_in_vain(table, method)
 

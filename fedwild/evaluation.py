@@ -42,16 +42,18 @@ class Examiner:
 
     def evaluate(self, server: Server, snapshot: str, states: dict[str, int]) -> Evaluation:
         """Calibrate the server's thresholds, then measure. `snapshot` is the file of the server's payload."""
-        names = self.method.owners(server) if self.method.personal else server.clients
+        personal = self.method.is_personal(server.task)
+        names = self.method.owners(server) if personal else server.clients
         classes = server.classes.names
         jobs = [Job("validate", server.step, snapshot, n, classes, states.get(n)) for n in names]
         self._calibrate(server, self._validation_scores(server, jobs))
-        if self.method.personal:
+        if personal:
             return self._personal(server, snapshot, states)
         rows = range(0, len(self.split.test), TEST_ROWS)
         jobs = [Job("test", server.step, snapshot, start=i, stop=i + TEST_ROWS, classes=classes) for i in rows]
         answers = {a.job.start: read(a) for a in self.run(jobs)}
-        outcome = self.outcome(server, [answers[i] for i in rows], server.thresholds.get(EVERYONE, math.inf))
+        threshold = server.thresholds.get(EVERYONE, math.inf)
+        outcome = self.outcome(server, [answers[i] for i in rows], threshold, self.split.test)
         return Evaluation(self.measure(server, outcome), self._by_part(server, outcome))
 
     def _validation_scores(self, server: Server, jobs: list[Job]) -> dict[str, np.ndarray]:
@@ -70,7 +72,7 @@ class Examiner:
 
     def _calibrate(self, server: Server, scores: dict[str, np.ndarray]) -> None:
         """Set the thresholds: the method's own, or those that accept the asked share of validation samples."""
-        if self.method.personal:
+        if self.method.is_personal(server.task):
             groups = {name: [values] for name, values in sorted(scores.items())}
         else:
             groups = {EVERYONE: [scores[name] for name in sorted(scores)]}
@@ -84,23 +86,25 @@ class Examiner:
                 server.note(f"no validation samples for {whose}: the threshold accepts everything")
 
     def _personal(self, server: Server, snapshot: str, states: dict[str, int]) -> Evaluation:
-        """Every client's own predictor on the whole test set; the figures are means over clients."""
+        """Every client's own predictor on its own test data; the figures are means over clients."""
         classes = server.classes.names
+        rows = {client.name: client.test for client in self.split.clients}
         jobs = [
-            Job("test", server.step, snapshot, name, classes, states.get(name), stop=len(self.split.test))
+            Job("test", server.step, snapshot, name, classes, states.get(name), stop=len(rows[name]))
             for name in self.method.owners(server)
+            if len(rows[name])
         ]
         by = {}
         for answer in self.run(jobs):
             name = answer.job.client or ""
-            outcome = self.outcome(server, [read(answer)], server.thresholds.get(name, math.inf))
+            outcome = self.outcome(server, [read(answer)], server.thresholds.get(name, math.inf), rows[name])
             by[name] = self.measure(server, outcome)
         by = dict(sorted(by.items()))
         keys = next(iter(by.values()), {}).keys()
         return Evaluation({key: float(np.mean([figures[key] for figures in by.values()])) for key in keys}, by)
 
-    def outcome(self, server: Server, answers: list[Payload], threshold: float) -> Outcome:
-        """The answers put together, decided and set beside the truth."""
+    def outcome(self, server: Server, answers: list[Payload], threshold: float, rows: np.ndarray) -> Outcome:
+        """The answers for these rows of the test data put together, decided and set beside the truth."""
         details = answers[0].group("details") if answers else {}
         prediction = Prediction(
             torch.cat([a.tensors["logits"] for a in answers] or [torch.empty(0, len(server.classes))]),
@@ -108,7 +112,7 @@ class Examiner:
             {name: torch.cat([a.group("details")[name] for a in answers]) for name in details},
         )
         decision = decide(prediction.logits, prediction.unknown, threshold)
-        names = [self.dataset.classes[i] for i in self.dataset.y_test[torch.as_tensor(self.split.test)].tolist()]
+        names = [self.dataset.classes[i] for i in self.dataset.y_test[torch.as_tensor(rows)].tolist()]
         ids = {name: i for i, name in enumerate(server.classes.names)}
         truth = torch.tensor([ids.get(name, UNKNOWN) for name in names], dtype=torch.int64)
         return Outcome(prediction, decision, truth, names)

@@ -68,6 +68,7 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
     # One sample shows what is wrong with normalisation or augmentation.
     samples_of(dataset, np.zeros(1, dtype=np.int64), data=config.data)
     method = config.make_method()
+    method.check_network(network)
     if "objective" in method.composes:
         method.objective.check(network)  # type: ignore[attr-defined]
     return Experiment(config, dataset, split, method, task, notes_on(config, dataset, split))

@@ -30,6 +30,7 @@ from fedwild.data.samples import Samples
 from fedwild.errors import BadReply
 from fedwild.hyper import Hyper
 from fedwild.initial import Initial
+from fedwild.models import Network
 from fedwild.payload import Payload, check_like
 from fedwild.rng import Rng
 from fedwild.task import Task
@@ -216,8 +217,9 @@ class Method(ABC):
     Params: ClassVar[type[Hyper]] = Hyper
     composes: ClassVar[tuple[str, ...]] = ()
     """The exchangeable parts this method is built from: any of "objective", "correction", "score"."""
-    parts: ClassVar[dict[str, str]] = {}
-    """The parts taken when the user names none, where they are not the usual ones: {"objective": "proser"}."""
+    parts: ClassVar[dict[str, dict[str, Any]]] = {}
+    """The parts taken when the user names none, where they are not the usual ones, and settings that are not theirs:
+    {"objective": {"name": "proser", "open_weight": 0.01}}."""
     personal: ClassVar[bool] = False
     """Whether each client has a predictor of its own."""
     starts_from: ClassVar[bool] = False
@@ -241,6 +243,13 @@ class Method(ABC):
     def scores_unknown_output(cls, parts: Mapping[str, Any]) -> bool:
         """Whether the network that answers has an output for "unknown": by default if its objective trains one."""
         return "objective" in parts and parts["objective"].extra_outputs == 1
+
+    def is_personal(self, task: Task) -> bool:
+        """`personal`, for methods where a setting or the network decides it."""
+        return self.personal
+
+    def check_network(self, network: Network) -> None:
+        """Refuse a network that this method cannot train, before a run begins, by raising `UserError`."""
 
     @abstractmethod
     def phases(self) -> Sequence[Phase]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedwild.models import Network, build
+from fedwild.models import LayerGraph, Network, build
 from fedwild.payload import check_like
 from fedwild.rng import Rng
 
@@ -57,6 +57,8 @@ class Task:
     _slots: dict[tuple[int, bool, str], Slot] = field(default_factory=dict, repr=False, compare=False)
     _specs: dict[tuple[int, bool], dict[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
+    _graphs: dict[tuple[int, bool], LayerGraph] = field(default_factory=dict, repr=False, compare=False)
+
     def build(self, outputs: int, rng: Rng, bias: bool = True) -> Network:
         """A newly initialised network whose weights depend on `rng` alone."""
         with rng.seeded("initialisation"):
@@ -83,6 +85,13 @@ class Task:
             state = self.build(outputs, Rng(0), bias).state_dict()
             self._specs[key] = {name: tensor.to("meta") for name, tensor in state.items()}
         return self._specs[key]
+
+    def graph(self, outputs: int, bias: bool = True) -> LayerGraph:
+        """The layer graph of the network."""
+        key = (outputs, bias)
+        if key not in self._graphs:
+            self._graphs[key] = self.build(outputs, Rng(0), bias).graph()
+        return self._graphs[key]
 
 
 def weights_of(network: torch.nn.Module) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from fedwild.corrections.base import Steering
 from fedwild.data.samples import Samples
@@ -48,6 +49,26 @@ class Trained(NamedTuple):
         return {"steps": self.steps, "loss": self.loss}
 
 
+class Descent:
+    """Fills the gradients of one batch after another. A method that looks into them has a subclass of its own."""
+
+    def epoch(self, left: int) -> None:
+        """An epoch begins, and `left` more will follow it."""
+
+    def gradients(
+        self, model: Network, objective: Objective, steering: Steering, x: Tensor, y: Tensor, draws: torch.Generator
+    ) -> Tensor:
+        """Put the gradient of the batch's loss and the correction's penalty into the model; returns the loss."""
+        loss = objective.loss(model, x, y, draws)
+        penalty = steering.penalty(x, y)
+        model.zero_grad(set_to_none=True)
+        (loss if penalty is None else loss + penalty).backward()
+        return loss.detach()
+
+
+PLAIN = Descent()
+
+
 def train(
     model: Network,
     samples: Samples,
@@ -55,6 +76,7 @@ def train(
     objective: Objective,
     steering: Steering,
     rng: Rng,
+    descent: Descent = PLAIN,
 ) -> Trained:
     """Train `model` in place. A client without samples takes no step."""
     if not all(module.training for module in model.modules()):
@@ -64,21 +86,19 @@ def train(
     # A batch of one has no variance for batch-norm to divide by.
     smallest = 2 if has_batch_norm(model) else 1
     order, draws = rng.torch("batches"), rng.torch("objective")
-    steps, loss = 0, None
-    for _ in range(settings.epochs):
+    steps, last = 0, None
+    for epoch in range(settings.epochs):
+        descent.epoch(settings.epochs - epoch - 1)
         total, seen = torch.zeros((), device=device), 0
         for x, y in samples.batches(settings.batch_size, order, augment=True):
             if len(y) < smallest:
                 continue
             x, y = x.to(device), y.to(device)
-            value = objective.loss(model, x, y, draws)
-            penalty = steering.penalty(x, y)
-            optimiser.zero_grad(set_to_none=True)
-            (value if penalty is None else value + penalty).backward()
+            loss = descent.gradients(model, objective, steering, x, y, draws)
             steering.bend()
             optimiser.step()
-            total += value.detach() * len(y)
+            total += loss * len(y)
             seen += len(y)
             steps += 1
-        loss = float(total) / seen if seen else None
-    return Trained(steps, loss)
+        last = float(total) / seen if seen else None
+    return Trained(steps, last)

@@ -19,7 +19,7 @@ class Job:
     """One piece of work. `payload` is a file, written once for all the jobs that share it.
 
     local: the client's part of a round. validate: the predictor's unknown scores on the client's validation data.
-    test: the predictor's answers on test rows `start:stop`, by the client's own predictor if one is named.
+    test: the predictor's answers on test rows `start:stop`; if a client is named, its own predictor's on its own rows.
     """
 
     kind: Kind

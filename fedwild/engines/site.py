@@ -79,7 +79,8 @@ class Site:
             if job.kind == "validate":
                 assert client is not None
                 return Payload({"unknown": predict(predictor, client.validation, self.task.device).unknown})
-            rows = samples_of(self.dataset, self.split.test[job.start : job.stop], "test", data=self.data)
+            mine = self.split.test if job.client is None else self._clients[job.client].test
+            rows = samples_of(self.dataset, mine[job.start : job.stop], "test", data=self.data)
             answers = predict(predictor, rows, self.task.device)
             reply = Payload({"logits": answers.logits, "unknown": answers.unknown})
             reply.add("details", answers.details)
@@ -156,7 +157,7 @@ class Site:
 
     def _predictor_for(self, job: Job, payload: Payload, client: Client | None) -> Predictor:
         """The predictor of a server snapshot, built once unless it is a client's own."""
-        personal = client if self.method.personal else None
+        personal = client if self.method.is_personal(self.task) else None
         if personal is None and self._predictor is not None and self._predictor[0] == job.payload:
             return self._predictor[1]
         predictor = self.method.predictor(Server.from_payload(payload, self.task, Rng(self.seed)), personal)

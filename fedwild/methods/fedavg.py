@@ -17,13 +17,14 @@ from fedwild.aggregation import weighted_mean
 from fedwild.corrections import Correction
 from fedwild.initial import initial_weights
 from fedwild.methods.base import METHODS
+from fedwild.models import Network
 from fedwild.objectives import Objective
 from fedwild.openset import Score
 from fedwild.payload import Payload
 from fedwild.predictors import ScoredModel
 from fedwild.protocol import Client, Method, Phase, Predictor, Replies, Server
 from fedwild.rng import Rng
-from fedwild.training import LocalTraining, train
+from fedwild.training import PLAIN, Descent, LocalTraining, train
 
 
 @METHODS.add("fedavg")
@@ -60,8 +61,12 @@ class FedAvg(Method):
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         model = client.task.network(payload.group("model"), self.outputs(len(client.classes)))
+        return self.trained(model, payload, client, rng)
+
+    def trained(self, model: Network, payload: Payload, client: Client, rng: Rng, descent: Descent = PLAIN) -> Payload:
+        """The reply with the model after training on the client's own data."""
         steering = self.correction.at(client, model, payload)
-        trained = train(model, client.train, self.params, self.objective, steering, rng)
+        trained = train(model, client.train, self.params, self.objective, steering, rng, descent)
         reply = Payload.of(model=client.task.weights(model), **steering.up(trained.steps, self.params.lr))
         reply.info = {"samples": len(client.train), **trained.info()}
         return reply

@@ -48,7 +48,7 @@ class FedOV(OneShot):
         )
 
     composes: ClassVar[tuple[str, ...]] = ("objective",)
-    parts = {"objective": "outlier-aware"}
+    parts = {"objective": {"name": "outlier-aware"}}
     digits = {"method": {"epochs": 20, "batch_size": 16, "lr": 0.003}}
     params: Params
 

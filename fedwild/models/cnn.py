@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pydantic import Field
 from torch import nn
 
+from fedwild.hyper import Hyper
 from fedwild.models.entry import ModelEntry, NoParams, stage
 from fedwild.models.graph import chain_wires
 from fedwild.models.kernels import ConvPoolReLU, MaxPool2x2
@@ -28,18 +30,27 @@ def simple_cnn(input_shape: Shape, outputs: int, bias: bool, params: NoParams) -
     return Network("simple-cnn", input_shape, stages, 84, outputs, bias, wires=chain_wires(stages))
 
 
-def digit_cnn(input_shape: Shape, outputs: int, bias: bool, params: NoParams) -> Network:
+class DigitCnnParams(Hyper):
+    """Settings of digit-cnn."""
+
+    width: float = Field(
+        default=1.0, gt=0, le=4, description="Times the widths of all layers; 0.25: a sixteenth of the weights."
+    )
+
+
+def digit_cnn(input_shape: Shape, outputs: int, bias: bool, params: DigitCnnParams) -> Network:
     """FedPD's digit network: 5x5 convolutions (64, 64, 128), fc 2048, fc 512, all with BN. 4x4 and up."""
     check_spatial("digit-cnn", input_shape, dims=2, smallest=4)
     channels, height, width = input_shape
+    a, b, c, d, e = (max(1, round(params.width * full)) for full in (64, 64, 128, 2048, 512))
     stages = {
-        "conv1": _digit_conv(channels, 64, pool=True),
-        "conv2": _digit_conv(64, 64, pool=True),
-        "conv3": _digit_conv(64, 128, pool=False),
-        "fc1": stage(flatten=nn.Flatten(), **_digit_fc(128 * (height // 4) * (width // 4), 2048)),
-        "fc2": stage(**_digit_fc(2048, 512)),
+        "conv1": _digit_conv(channels, a, pool=True),
+        "conv2": _digit_conv(a, b, pool=True),
+        "conv3": _digit_conv(b, c, pool=False),
+        "fc1": stage(flatten=nn.Flatten(), **_digit_fc(c * (height // 4) * (width // 4), d)),
+        "fc2": stage(**_digit_fc(d, e)),
     }
-    return Network("digit-cnn", input_shape, stages, 512, outputs, bias, wires=chain_wires(stages))
+    return Network("digit-cnn", input_shape, stages, e, outputs, bias, wires=chain_wires(stages))
 
 
 def _digit_conv(inputs: int, width: int, pool: bool) -> nn.Sequential:
@@ -74,6 +85,6 @@ def vgg_9(input_shape: Shape, outputs: int, bias: bool, params: NoParams) -> Net
 
 ENTRIES = (
     ModelEntry("simple-cnn", "Two 5x5 convolutions and two dense layers (FedOV); 44 k.", NoParams, simple_cnn),
-    ModelEntry("digit-cnn", "Three 5x5 convolutions, two dense layers, BN (FedPD); 14 M.", NoParams, digit_cnn),
+    ModelEntry("digit-cnn", "Three 5x5 convolutions, two dense layers, BN (FedPD); 14 M.", DigitCnnParams, digit_cnn),
     ModelEntry("vgg-9", "Six 3x3 convolutions and two dense layers, without BN; 3.5 M.", NoParams, vgg_9),
 )

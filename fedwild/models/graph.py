@@ -49,32 +49,62 @@ class LayerGraph:
     layers: tuple[Layer, ...]
     spaces: dict[str, int]
 
-    def permute(self, state: Mapping[str, Tensor], permutations: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The state dict of the same function with each space reordered.
+    @property
+    def weighted(self) -> tuple[Layer, ...]:
+        """The layers with weights between neurons: all but the norms."""
+        return tuple(layer for layer in self.layers if layer.kind != "norm")
 
-        `permutations[space]` has shape (width,): new neuron `i` is old neuron `permutations[space][i]`.
-        Spaces left out keep their order. Class outputs and the network's input are never permuted.
+    def permute(self, state: Mapping[str, Tensor], maps: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The state dict with each space's neurons reordered; by permutations, that of the same function.
+
+        `maps[space]` is a permutation (width,): new neuron `i` is old neuron `maps[space][i]`; or a plan
+        (width, width) whose rows add up to one: new neuron `i` is the mean of the old ones, weighted by row `i`.
+        Spaces left out keep their order, tensors that are not in `state` are passed over. Class outputs and the
+        network's input are never permuted.
         """
-        for space, order in permutations.items():
+        for space, order in maps.items():
             self._check(space, order)
         permuted = dict(state)
         for layer in self.layers:
-            rows = None if layer.outputs is None else permutations.get(layer.outputs)
-            columns = None if layer.inputs is None else permutations.get(layer.inputs)
+            rows = None if layer.outputs is None else maps.get(layer.outputs)
+            columns = None if layer.inputs is None else maps.get(layer.inputs)
             if rows is not None:
                 for key in _row_keys(layer, permuted):
-                    permuted[key] = permuted[key].index_select(0, rows.to(permuted[key].device))
-            if columns is not None and layer.kind != "norm":
-                key = f"{layer.name}.weight"
-                unfolded = _unfold(columns, layer.fold).to(permuted[key].device)
-                permuted[key] = permuted[key].index_select(1, unfolded)
+                    permuted[key] = reordered(permuted[key], rows)
+            key = f"{layer.name}.weight"
+            if columns is not None and layer.kind != "norm" and key in permuted:
+                permuted[key] = with_inputs(layer, permuted[key], columns)
         return permuted
 
     def _check(self, space: str, order: Tensor) -> None:
         if space not in self.spaces:
             raise unknown_name("Space", space, self.spaces)
-        if sorted(order.tolist()) != list(range(self.spaces[space])):
-            raise ValueError(f"Space {space!r} needs a permutation of {self.spaces[space]} neurons.")
+        width = self.spaces[space]
+        if order.dim() == 2:
+            if order.shape != (width, width):
+                raise ValueError(f"Space {space!r} needs a plan of {width} x {width} neurons, not {list(order.shape)}.")
+        elif not torch.equal(order.sort().values.cpu(), torch.arange(width)):
+            raise ValueError(f"Space {space!r} needs a permutation of {width} neurons.")
+
+
+def reordered(tensor: Tensor, order: Tensor) -> Tensor:
+    """A tensor (width, ...) with its first axis reordered by a permutation (width,) or a plan (width, width)."""
+    order = order.to(tensor.device)
+    if order.dim() == 1:
+        return tensor.index_select(0, order)
+    return (
+        (order.to(tensor.dtype) @ tensor.flatten(1)).view_as(tensor) if tensor.dim() > 1 else order.to(tensor) @ tensor
+    )
+
+
+def with_inputs(layer: Layer, weight: Tensor, order: Tensor) -> Tensor:
+    """A layer's weight (rows, inputs, ...) as it reads neurons that were reordered."""
+    channels = order.shape[0]
+    # A flatten before the layer has spread each channel over `fold` columns, which move together.
+    blocks = weight.reshape(weight.shape[0], channels, -1)
+    if order.dim() == 1:
+        return blocks.index_select(1, order.to(weight.device)).reshape(weight.shape)
+    return torch.einsum("ij,rjf->rif", order.to(weight), blocks).reshape(weight.shape)
 
 
 def build_graph(network: nn.Module, wires: Iterable[Wire]) -> LayerGraph:
@@ -137,9 +167,3 @@ def _row_keys(layer: Layer, state: Mapping[str, Tensor]) -> list[str]:
     names = ("weight", "bias", "running_mean", "running_var")
     keys = [f"{layer.name}.{name}" for name in names]
     return [key for key in keys if key in state]
-
-
-def _unfold(order: Tensor, fold: int) -> Tensor:
-    """A permutation of channels (c,) as one of flattened inputs (c * fold,)."""
-    positions = torch.arange(fold, device=order.device)
-    return (order[:, None] * fold + positions).flatten()

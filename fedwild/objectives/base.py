@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedwild.errors import UserError
 from fedwild.hyper import Hyper
 from fedwild.models import Network
 from fedwild.registry import Registry
@@ -31,6 +32,22 @@ class Objective(ABC):
 
     def check(self, model: Network) -> None:
         """Refuse a network that this objective cannot train, before a run begins, by raising `UserError`."""
+
+    @property
+    def has_open_loss(self) -> bool:
+        """Whether `closed_and_open` tells what makes samples known from what makes them unknown."""
+        return type(self).closed_and_open is not Objective.closed_and_open
+
+    def closed_and_open(
+        self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """L_close and L_open of a batch. `loss` is their sum with `open_weight`."""
+        raise UserError(f"objective.name = {self.name!r} has no open-set loss; take proser or outlier-aware.")
+
+    @property
+    def open_weight(self) -> float:
+        """The weight of L_open in `loss`."""
+        return 0.0
 
     @abstractmethod
     def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:

@@ -38,9 +38,6 @@ class OutlierAware(Proser):
         super().check(model)
         OUTLIERS[self.params.outliers].check(model.input_shape)
 
-    def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-        return self.total(self.terms(model, x, y, self.outliers(model, x, generator), generator))
-
     def outliers(self, model: Network, x: Tensor, generator: torch.Generator) -> list[Tensor]:
         """x' and x'' of a batch, as far as they count."""
         batches: list[Tensor] = []

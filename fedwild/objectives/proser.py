@@ -42,6 +42,7 @@ class Proser(Objective):
     class Params(Hyper):
         dummy_weight: float = Field(1.0, ge=0, description="weight of CE(f(x) without y, unknown)")
         mix_weight: float = Field(0.01, ge=0, description="weight of CE(mixed embeddings, unknown)")
+        open_weight: float = Field(1.0, ge=0, description="weight of all that is not cross-entropy with the label")
         mix_after: str = Field(
             FIRST_DENSE, description="mix after this stage of the network; first-dense: its first dense layer"
         )
@@ -53,13 +54,29 @@ class Proser(Objective):
         if self.params.mix_after not in (FIRST_DENSE, *model.cuts):
             raise unknown_name("objective.mix_after", self.params.mix_after, (FIRST_DENSE, *model.cuts))
 
+    @property
+    def open_weight(self) -> float:
+        return self.params.open_weight
+
     def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-        return self.total(self.terms(model, x, y, (), generator))
+        return self.total(self.terms(model, x, y, self.outliers(model, x, generator), generator))
+
+    def closed_and_open(
+        self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        terms = self.terms(model, x, y, self.outliers(model, x, generator), generator)
+        return terms.known, self.params.dummy_weight * terms.dummy + self.params.mix_weight * terms.mix + sum(
+            terms.outliers
+        )
+
+    def outliers(self, model: Network, x: Tensor, generator: torch.Generator) -> list[Tensor]:
+        """Batches made of x that count as unknown: none here."""
+        return []
 
     def total(self, terms: Terms) -> Tensor:
-        """L = known + a * dummy + b * mix + outliers."""
-        total = terms.known + self.params.dummy_weight * terms.dummy + self.params.mix_weight * terms.mix
-        return total + sum(terms.outliers)
+        """L = known + w * (a * dummy + b * mix + outliers), where w is the open weight."""
+        w, a, b = self.params.open_weight, self.params.dummy_weight, self.params.mix_weight
+        return terms.known + w * a * terms.dummy + w * b * terms.mix + w * sum(terms.outliers)
 
     def terms(
         self, model: Network, x: Tensor, y: Tensor, outliers: Sequence[Tensor], generator: torch.Generator

@@ -1,0 +1,287 @@
+"""FedPD. Yang, Zhu, Liu, Yuan: FedPD: federated open set recognition with parameter disentanglement. ICCV 2023.
+
+Each client trains an open-set classifier and finds out which of its weights matter to the closed-set loss and which
+to the open-set loss (LPD, section 4.1). The server aligns the neurons of the clients' models, part by part, and
+averages them (GDCA, section 4.2). `fedpd-paper` does so by the letter; `fedpd` is what we found to work better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from fedwild.aggregation import by_samples, equally, weighted_mean
+from fedwild.alignment import Solver, assignment, entropic
+from fedwild.alignment.parts import Aligned, Alignment, Disentangled, align_three, align_two, align_whole, unaligned
+from fedwild.errors import BadReply, UserError
+from fedwild.methods.base import METHODS
+from fedwild.methods.fedavg import FedAvg
+from fedwild.models import LayerGraph, Network
+from fedwild.models.norms import measure_statistics, norm_keys, pooled, statistics_keys
+from fedwild.payload import Payload
+from fedwild.predictors import ScoredModel
+from fedwild.protocol import Client, Outcome, Phase, Predictor, Replies, Reply, Server
+from fedwild.rng import Rng
+from fedwild.subnetworks import Importance, kept, packed, packed_spec, shares, top, unpacked, weight_names
+from fedwild.task import Task
+
+TRAIN, CALIBRATE = "train", "calibrate"
+SUBNETWORKS = ("close", "open")
+CALIBRATION_BATCH = 64
+
+
+@METHODS.add("fedpd")
+class FedPD(FedAvg):
+    """Open-set models aligned neuron by neuron before averaging, with each client's batch-norm its own (FedPD)."""
+
+    class Params(FedAvg.Params):
+        rounds: int = Field(100, ge=1, description="communication rounds")
+        lr: float = Field(0.01, gt=0, description="learning rate")
+        weight_decay: float = Field(5e-4, ge=0, description="L2 penalty inside the optimiser")
+        start: Literal["shared", "own"] = Field(
+            "shared", description="own: in the first round every client starts from random weights of its own"
+        )
+        importance: Literal["grad*weight", "grad", "none"] = Field(
+            "grad*weight", description="what makes a weight matter to a loss (Eq. 4 and 5); none: no subnetworks"
+        )
+        ratio: float = Field(0.5, gt=0, lt=1, description="share of a layer's weights that a subnetwork keeps")
+        maps: Literal["one", "three", "two"] = Field(
+            "one",
+            description="neurons are matched once for all parts, once for each of three parts (the paper), or once for "
+            "each of the two subnetworks (without divide)",
+        )
+        align: Literal["exact", "none"] | float = Field(
+            "exact", description="exact: the best permutation; a number: Sinkhorn with that entropy; none: not at all"
+        )
+        sweeps: int = Field(5, ge=0, description="passes over all layers after the first one; the paper has none")
+        target: int | Literal["mean"] = Field(
+            "mean",
+            description="whom the others are aligned to: the mean of those aligned so far, or the n-th client by name",
+        )
+        rest: Literal["kept", "zero"] = Field(
+            "kept", description="weights in neither subnetwork; zero: Eq. 16's letter"
+        )
+        average: Literal["equal", "samples"] = Field("equal", description="the clients' weights in the mean")
+        norms: Literal["merged", "local"] = Field(
+            "local", description="local: every client has a batch-norm of its own"
+        )
+        calibrate: bool = Field(True, description="measure batch-norm statistics anew in a last round")
+
+    parts = {"objective": {"name": "proser", "open_weight": 0.01}, "score": {"name": "proser"}}
+    digits = {"method": {"rounds": 20, "epochs": 3, "batch_size": 16, "lr": 0.05}}
+    params: Params
+
+    def __init__(self, params: Any, **parts: Any) -> None:
+        super().__init__(params, **parts)
+        if self.params.target == "mean" and self.params.maps != "one":
+            raise UserError(
+                "method.target = 'mean' is not allowed with method.maps = "
+                f"{self.params.maps!r}: the mean of models has no parts; take a number, such as 0."
+            )
+        self.solve: Solver = assignment if isinstance(self.params.align, str) else entropic(self.params.align)
+
+    def check_network(self, network: Network) -> None:
+        network.graph()
+        if self.params.importance != "none" and not self.objective.has_open_loss:
+            raise UserError(
+                f"objective.name = {self.objective.name!r} is not allowed with method.importance = "
+                f"{self.params.importance!r}: it has no open-set loss; take proser or outlier-aware."
+            )
+
+    def phases(self) -> Sequence[Phase]:
+        last = [Phase(CALIBRATE, 1)] if self.params.calibrate else []
+        return [Phase(TRAIN, self.params.rounds), *last]
+
+    def wants(self, server: Server) -> bool:
+        return server.step.phase == TRAIN or bool(norm_keys(server.state.group("model")))
+
+    def is_personal(self, task: Task) -> bool:
+        return self.params.norms == "local" and bool(norm_keys(task.spec(1)))
+
+    # --- at the client ------------------------------------------------------------------------------------
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        model = self.own_model(payload, client, rng)
+        if client.step.phase == CALIBRATE:
+            return self.calibrated(model, client)
+        if self.params.importance == "none":
+            reply = self.trained(model, payload, client, rng)
+        else:
+            importance = Importance(model, model.graph(), self.params.importance)
+            reply = self.trained(model, payload, client, rng, importance)
+            self.add_subnetworks(reply, importance)
+        self.keep_norms(reply.group("model"), client)
+        return reply
+
+    def own_model(self, payload: Payload, client: Client, rng: Rng) -> Network:
+        """The model sent, with the client's own norms if it has some; or one of the client's own to begin with."""
+        outputs = self.outputs(len(client.classes))
+        if self.params.start == "own" and client.step.index == 0:
+            return client.task.build(outputs, rng)
+        weights = {**payload.group("model"), **client.state.group("norms")}
+        return client.task.network(weights, outputs)
+
+    def add_subnetworks(self, reply: Payload, importance: Importance) -> None:
+        """The closed-set and the open-set subnetwork (Eq. 6 and 7), as packed bits."""
+        close, open_ = (
+            {weight: top(score, self.params.ratio) for weight, score in scores.items()}
+            for scores in (importance.close, importance.open)
+        )
+        reply.put("close", packed(close))
+        reply.put("open", packed(open_))
+        reply.info["mask_bytes"] = sum(bits.numel() for name in SUBNETWORKS for bits in reply.group(name).values())
+        # For the log: in layer order, the share of the weights that both subnetworks keep.
+        reply.info["overlap"] = [round(float((close[name] & open_[name]).float().mean()), 4) for name in close]
+
+    def keep_norms(self, state: Mapping[str, Tensor], client: Client) -> None:
+        if self.params.norms == "local":
+            client.state.put("norms", {name: state[name] for name in norm_keys(state)})
+
+    def calibrated(self, model: Network, client: Client) -> Payload:
+        """Statistics of the client's own samples under the merged weights."""
+        device = next(model.parameters()).device
+        batches = (x.to(device) for x, _ in client.train.batches(CALIBRATION_BATCH))
+        measured = measure_statistics(model, batches)
+        reply = Payload(info={"samples": len(client.train) if measured else 0})
+        state = client.task.weights(model)
+        self.keep_norms(state, client)
+        if self.params.norms == "merged":
+            reply.put("statistics", {name: state[name] for name in statistics_keys(state)})
+        return reply
+
+    # --- at the server ------------------------------------------------------------------------------------
+
+    def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
+        spec = server.task.spec(self.outputs(len(server.classes)))
+        if server.step.phase == CALIBRATE:
+            statistics = {name: spec[name] for name in statistics_keys(spec)}
+            return {"statistics": statistics} if self.params.norms == "merged" else {}
+        groups = super().expects(server)
+        if self.params.importance == "none":
+            return groups
+        masks = packed_spec(spec, weight_names(self.graph(server)))
+        return {**groups, **dict.fromkeys(SUBNETWORKS, masks)}
+
+    def check(self, server: Server, reply: Payload) -> None:
+        super().check(server, reply)
+        weights = reply.group("model")
+        for name in SUBNETWORKS:
+            for weight, mask in unpacked(reply.group(name), weights).items():
+                wanted, found = kept(self.params.ratio, mask.numel()), int(mask.sum())
+                if found != wanted:
+                    raise BadReply(f"the {name} mask of {weight!r} keeps {found} weights, expected {wanted}")
+
+    def merge(self, server: Server, replies: Replies) -> None:
+        if server.step.phase == CALIBRATE:
+            self.merge_statistics(server, replies)
+            return
+        weight = equally if self.params.average == "equal" else by_samples
+        mean = weighted_mean(self.aligned(server, replies), "model", weight)
+        if mean is None:
+            server.note("no client had a training sample: the model stays as it is")
+        else:
+            server.state.put("model", mean)
+        self.correction.merge(server, replies)
+
+    def merge_statistics(self, server: Server, replies: Replies) -> None:
+        if self.params.norms == "merged":
+            groups = ((float(r.samples), r.payload.group("statistics")) for r in replies if r.samples)
+            server.state.put("model", {**server.state.group("model"), **pooled(groups)})
+
+    def aligned(self, server: Server, replies: Replies) -> Iterator[Reply]:
+        """The replies of clients with samples, their neurons in one common order."""
+        graph, info = self.graph(server), server.state.info
+        info["moved"] = {}
+        fixed = self.fixed_target(replies)
+        so_far = RunningMean()
+        for reply in replies:
+            if not reply.samples:
+                continue
+            model = disentangled(reply)
+            if model.close:
+                server.state.put(f"shares/{reply.client}", shares_of(model))
+            target = fixed if fixed is not None else Disentangled(so_far.mean(), {}, {})
+            result = self.align(graph, model, target)
+            so_far.add(result.state)
+            info["moved"][reply.client] = result.moved
+            yield Reply(reply.client, Payload.of(reply.payload.info, model=result.state))
+
+    def fixed_target(self, replies: Replies) -> Disentangled | None:
+        """The model that all others are aligned to; None if that is the mean of those aligned so far."""
+        if self.params.target == "mean" or self.params.align == "none":
+            return None
+        givers = [reply.client for reply in replies if reply.samples]
+        chosen = givers[self.params.target % len(givers)] if givers else None
+        return next((disentangled(reply) for reply in replies if reply.client == chosen), None)
+
+    def align(self, graph: LayerGraph, model: Disentangled, target: Disentangled) -> Aligned:
+        """A client's model in the order of the target's neurons."""
+        alignment = Alignment(graph, self.solve, self.params.sweeps)
+        if self.params.align == "none" or not target.state:
+            return unaligned(model, self.params.rest)
+        if self.params.maps == "one" or not model.close:
+            return align_whole(alignment, unaligned(model, self.params.rest).state, target.state)
+        by_parts = align_three if self.params.maps == "three" else align_two
+        return by_parts(alignment, model, target, self.params.rest)
+
+    def graph(self, server: Server) -> LayerGraph:
+        return server.task.graph(self.outputs(len(server.classes)))
+
+    def predictor(self, server: Server, client: Client | None = None) -> Predictor:
+        weights = server.state.group("model")
+        if client is not None:
+            weights = {**weights, **client.state.group("norms")}
+        model = server.task.network(weights, self.outputs(len(server.classes)), slot="predictor")
+        return ScoredModel(model, len(server.classes), self.score)
+
+    def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
+        """The mean share of neurons that each kind of map moved in the last round."""
+        moves = list(server.state.info.get("moved", {}).values())
+        parts = sorted({part for move in moves for part in move})
+        return {f"moved_{part}": fmean(move[part] for move in moves if part in move) for part in parts}
+
+
+@METHODS.add("fedpd-paper")
+class FedPDPaper(FedPD):
+    """FedPD by the letter of the paper: three parts, each aligned by a map of its own, then averaged."""
+
+    class Params(FedPD.Params):
+        maps: Literal["one", "three", "two"] = Field("three", description=FedPD.Params.model_fields["maps"].description)
+        sweeps: int = Field(0, ge=0, description=FedPD.Params.model_fields["sweeps"].description)
+        target: int | Literal["mean"] = Field(0, description=FedPD.Params.model_fields["target"].description)
+        norms: Literal["merged", "local"] = Field("merged", description=FedPD.Params.model_fields["norms"].description)
+        calibrate: bool = Field(False, description=FedPD.Params.model_fields["calibrate"].description)
+
+    params: Params
+
+
+class RunningMean:
+    """The plain mean of the models so far."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, state: Mapping[str, Tensor]) -> None:
+        self._count += 1
+        for name, tensor in state.items():
+            self._sums[name] = tensor.clone() if name not in self._sums else self._sums[name].add_(tensor)
+
+    def mean(self) -> dict[str, Tensor]:
+        return {name: total / self._count for name, total in self._sums.items()}
+
+
+def disentangled(reply: Reply) -> Disentangled:
+    """A reply's model with its subnetworks, which are empty where there are none."""
+    state = reply.payload.group("model")
+    close, open_ = (unpacked(reply.payload.group(name), state) for name in SUBNETWORKS)
+    return Disentangled(state, close, open_)
+
+
+def shares_of(model: Disentangled) -> dict[str, Tensor]:
+    """For every weight, how much of each neuron belongs to which part: (3, neurons)."""
+    return {name: shares(model.close[name], model.open[name]) for name in model.close}

@@ -1,0 +1,70 @@
+"""Batch-norm layers: which tensors are theirs, and statistics measured anew for other weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+def norm_layers(model: nn.Module) -> dict[str, _BatchNorm]:
+    """The batch-norm layers by their path."""
+    return {path: module for path, module in model.named_modules() if isinstance(module, _BatchNorm)}
+
+
+def norm_keys(state: Iterable[str]) -> list[str]:
+    """The names in a state dict that belong to batch-norm layers: whatever lies beside a running mean."""
+    names = list(state)
+    paths = {name.rpartition(".")[0] for name in names if name.endswith(".running_mean")}
+    return [name for name in names if name.rpartition(".")[0] in paths]
+
+
+def statistics_keys(state: Iterable[str]) -> list[str]:
+    """The running means and variances among them."""
+    return [name for name in norm_keys(state) if name.endswith((".running_mean", ".running_var"))]
+
+
+@torch.no_grad()
+def measure_statistics(model: nn.Module, batches: Iterable[Tensor]) -> bool:
+    """Set all running statistics to their means over these batches; False, and nothing changed, if there are none.
+
+    Weights that come from elsewhere make other activations than those the statistics were taken from.
+    """
+    layers = norm_layers(model)
+    usual = {path: layer.momentum for path, layer in layers.items()}
+    model.train()
+    seen = 0
+    for x in batches:
+        if len(x) < 2:
+            continue
+        seen += 1
+        for layer in layers.values():
+            # A running mean with weight 1/n of the n-th batch is the mean of all.
+            layer.momentum = 1 / seen
+        model(x)
+    for path, layer in layers.items():
+        layer.momentum = usual[path]
+    return seen > 0
+
+
+def pooled(statistics: Iterable[tuple[float, Mapping[str, Tensor]]]) -> dict[str, Tensor]:
+    """The statistics of all samples together from those of each group, by weight: means of E[x] and of E[x^2]."""
+    total = 0.0
+    firsts: dict[str, Tensor] = {}
+    seconds: dict[str, Tensor] = {}
+    names: list[str] = []
+    for weight, group in statistics:
+        total += weight
+        names = [name for name in group if name.endswith(".running_mean")]
+        for name in names:
+            mean, variance = group[name].double(), group[name.removesuffix("mean") + "var"].double()
+            firsts[name] = firsts.get(name, torch.zeros_like(mean)) + weight * mean
+            seconds[name] = seconds.get(name, torch.zeros_like(mean)) + weight * (variance + mean.square())
+    found: dict[str, Tensor] = {}
+    for name in names:
+        mean = firsts[name] / total
+        found[name] = mean.float()
+        found[name.removesuffix("mean") + "var"] = (seconds[name] / total - mean.square()).clamp_min(0).float()
+    return found
