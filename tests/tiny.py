@@ -75,7 +75,8 @@ def tiny_experiment(method: str, dataset: Dataset, split: Split, settings: dict[
     """An experiment over given data; `settings` are tables that win over the brief ones."""
     base: dict[str, Any] = {"method": {"name": method, **brief(method)}, "model": {"name": "mlp", "hidden": [8, 6]}}
     config: Config = configure(base, data="tiny", settings=settings or {})
-    task = Task(dataset.input_shape, "mlp", {"hidden": [8, 6]})
+    assert config.model is not None
+    task = Task(dataset.input_shape, config.model.name, config.model.params.model_dump())
     return Experiment(config, dataset, split, config.make_method(), task)
 
 

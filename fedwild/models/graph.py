@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedwild.errors import unknown_name
+from fedwild.errors import UserError, unknown_name
 
 Kind = Literal["conv", "linear", "norm"]
 
@@ -115,14 +115,27 @@ def build_graph(network: nn.Module, wires: Iterable[Wire]) -> LayerGraph:
         module = network.get_submodule(wire.name)
         kind = kind_of(module)
         if kind is None:
-            raise TypeError(f"{wire.name!r} is a {type(module).__name__}, which no layer graph can hold.")
+            raise UserError(f"Layer {wire.name!r} is a {type(module).__name__}, which no layer graph can hold.")
+        if getattr(module, "groups", 1) != 1:
+            raise UserError(f"Layer {wire.name!r} is a convolution in groups, whose neurons cannot be aligned.")
         fold = 1
         if isinstance(module, nn.Linear) and wire.inputs is not None:
             fold = module.in_features // spaces[wire.inputs]
         if wire.outputs is not None:
             spaces.setdefault(wire.outputs, _width(module))
         layers.append(Layer(wire.name, kind, wire.inputs, wire.outputs, fold))
+    _check_complete(network, layers)
     return LayerGraph(tuple(layers), spaces)
+
+
+def _check_complete(network: nn.Module, layers: Iterable[Layer]) -> None:
+    """A layer that is left out would keep its order while its neighbours change theirs."""
+    placed = {layer.name for layer in layers}
+    for path, module in network.named_modules():
+        if path not in placed and any(True for _ in module.parameters(recurse=False)):
+            raise UserError(
+                f"Layer {path!r} ({type(module).__name__}) is not in the network's wires, so it cannot be aligned."
+            )
 
 
 def chain_wires(stages: Mapping[str, nn.Module]) -> tuple[Wire, ...]:

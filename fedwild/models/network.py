@@ -96,9 +96,10 @@ class Network(nn.Module):
     def graph(self) -> LayerGraph:
         """The layer graph, head included."""
         if self._wires is None:
+            first = next(name for name, _ in self.named_parameters())
             raise UserError(
-                f"The layer graph of {self.name!r} is unknown, so its neurons cannot be aligned; "
-                "choose a built-in model.name, or return a fedwild Network with wires."
+                f"The layer graph of {self.name!r} is unknown, from {first.rpartition('.')[0]!r} on, so its neurons "
+                "cannot be aligned; choose a built-in model.name, or return a fedwild Network with wires."
             )
         embedding = self._wires[-1].outputs
         return build_graph(self, (*self._wires, Wire("head", embedding, None)))

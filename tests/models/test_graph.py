@@ -110,8 +110,19 @@ def test_an_unknown_space_or_a_false_permutation_is_refused() -> None:
 
 
 def test_a_wire_to_a_module_without_neurons_is_refused() -> None:
-    with pytest.raises(TypeError, match="'0' is a ReLU"):
+    with pytest.raises(UserError, match="Layer '0' is a ReLU"):
         build_graph(nn.Sequential(nn.ReLU()), [Wire("0", None, None)])
+
+
+def test_a_layer_that_no_wire_leads_to_is_named() -> None:
+    network = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    with pytest.raises(UserError, match=r"Layer '1' \(LayerNorm\) is not in the network's wires"):
+        build_graph(network, [Wire("0", None, "0"), Wire("2", "0", None)])
+
+
+def test_a_convolution_in_groups_is_named() -> None:
+    with pytest.raises(UserError, match="Layer '0' is a convolution in groups"):
+        build_graph(nn.Sequential(nn.Conv2d(4, 4, 3, groups=2)), [Wire("0", None, None)])
 
 
 def test_batch_norm_is_found_where_it_is() -> None:

@@ -1,0 +1,360 @@
+"""FedPD: what it reduces to, what travels, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedwild.cli import main
+from fedwild.data import Dataset
+from fedwild.engines.base import Job
+from fedwild.engines.site import Site
+from fedwild.errors import BadReply, UserError
+from fedwild.methods.fedpd import RunningMean
+from fedwild.models import build
+from fedwild.models.norms import measure_statistics, norm_keys
+from fedwild.payload import Payload
+from fedwild.protocol import Server, Step
+from fedwild.rng import Rng
+from fedwild.runs.events import read_events
+from fedwild.subnetworks import unpacked
+from fedwild.task import Task
+from tests.tiny import even_shares, model_bytes, opened, run_tiny, split_by, tiny_dataset, tiny_experiment
+
+AS_FEDAVG = {"importance": "none", "align": "none", "average": "samples", "norms": "merged", "calibrate": False}
+PROSER = {"objective": {"name": "proser", "open_weight": 0.01}, "score": {"name": "proser"}}
+SAME_STEPS = {"lr": 0.01, "weight_decay": 5e-4}
+NORMS = {"model": {"name": "digit-cnn", "width": 0.1}}
+
+
+@pytest.fixture
+def data() -> Dataset:
+    return tiny_dataset(classes=3, per_class=20)
+
+
+def uneven(data: Dataset) -> Any:
+    rows = even_shares(data, 3, 1)[0]
+    return split_by(data, 3, [rows[:12], rows[12:30], rows[30:]])
+
+
+def final(folder: Path) -> dict[str, torch.Tensor]:
+    return Payload.read(folder / "model.safetensors").group("model")
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+# --- what it reduces to -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [{}, NORMS])
+def test_without_masks_and_without_alignment_it_is_fedavg_bit_for_bit(
+    model: dict[str, Any], data: Dataset, tmp_path: Path
+) -> None:
+    split = uneven(data)
+    run_tiny(tmp_path / "fedpd", "fedpd", data, split, {**model, "method": AS_FEDAVG})
+    run_tiny(tmp_path / "fedavg", "fedavg", data, split, {**model, **PROSER, "method": SAME_STEPS})
+    assert same(final(tmp_path / "fedpd"), final(tmp_path / "fedavg"))
+
+
+def test_whole_models_that_start_equal_keep_their_neurons_where_they_are(data: Dataset, tmp_path: Path) -> None:
+    split = uneven(data)
+    settings = {**AS_FEDAVG, "align": "exact"}
+    run_tiny(tmp_path / "aligned", "fedpd", data, split, {"method": settings})
+    run_tiny(tmp_path / "fedavg", "fedavg", data, split, {**PROSER, "method": SAME_STEPS})
+    assert same(final(tmp_path / "aligned"), final(tmp_path / "fedavg"))
+
+
+def test_without_conquer_only_the_weights_in_neither_subnetwork_tell_it_from_averaging(
+    data: Dataset, tmp_path: Path
+) -> None:
+    split = uneven(data)
+    for name, settings in {
+        "kept": {"align": "none"},
+        "zero": {"align": "none", "rest": "zero"},
+        "mean": {"align": "none", "importance": "none"},
+    }.items():
+        run_tiny(tmp_path / name, "fedpd-paper", data, split, {"method": {**settings, "rounds": 1}})
+    kept, zero, mean = (final(tmp_path / name) for name in ("kept", "zero", "mean"))
+    # The subnetworks are found with two backward passes in place of one, which rounds differently.
+    assert all(torch.allclose(kept[name], mean[name], atol=1e-6) for name in mean)
+    assert not torch.equal(kept["fc1.fc.weight"], zero["fc1.fc.weight"])
+    assert torch.equal(kept["fc1.fc.bias"], zero["fc1.fc.bias"])
+
+
+@pytest.mark.parametrize("maps", ["one", "three", "two"])
+def test_identical_clients_merge_to_themselves(maps: str, data: Dataset, tmp_path: Path) -> None:
+    experiment = tiny_experiment("fedpd-paper", data, uneven(data), {**NORMS, "method": {"maps": maps}})
+    replies = same_replies(experiment, data, tmp_path, clients=3)
+    server = server_of(experiment)
+    experiment.method.merge(server, replies)
+    sent = next(iter(replies)).payload.group("model")
+    assert same(server.state.group("model"), sent)
+
+
+def same_replies(experiment: Any, data: Dataset, folder: Path, clients: int) -> Any:
+    """One client's reply, given by several names."""
+    from fedwild.protocol import Replies
+
+    reply = one_reply(experiment, data, folder)
+    return Replies({f"client-{i:02d}": (lambda: Payload.decode(reply)) for i in range(clients)})
+
+
+def one_reply(experiment: Any, data: Dataset, folder: Path, client: str = "client-00") -> bytes:
+    server = server_of(experiment)
+    down = folder / "down.safetensors"
+    experiment.method.send(server, client).write(down)
+    e = experiment
+    site = Site(data, e.split, e.config.data, e.method, e.task, 0, folder, folder)
+    answer = site.execute(Job("local", server.step, str(down), client, server.classes.names))
+    site.close()
+    assert answer.error is None, answer.traceback
+    return answer.read().encode()
+
+
+def server_of(experiment: Any, phase: str = "train") -> Server:
+    from fedwild.classes import ClassRegistry
+
+    server = Server(experiment.task, ClassRegistry.of(experiment.split.known), Step(phase, 0, 0), Rng(0))
+    experiment.method.start(server)
+    return server
+
+
+# --- what travels -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 0.9])
+def test_masks_keep_exactly_the_asked_ratio_of_every_module(ratio: float, data: Dataset, tmp_path: Path) -> None:
+    experiment = tiny_experiment("fedpd", data, uneven(data), {**NORMS, "method": {"ratio": ratio}})
+    reply = Payload.decode(one_reply(experiment, data, tmp_path))
+    weights = reply.group("model")
+    for subnetwork in ("close", "open"):
+        masks = unpacked(reply.group(subnetwork), weights)
+        assert set(masks) == {name for name in weights if name.endswith("weight") and weights[name].dim() > 1}
+        for mask in masks.values():
+            assert int(mask.sum()) == int(ratio * mask.numel() + 0.5)
+    assert reply.info["mask_bytes"] == sum(-(-2 * mask.numel() // 16) * 2 for mask in masks.values())
+
+
+def test_masks_add_two_bits_for_every_weight_to_the_upload(data: Dataset, tmp_path: Path) -> None:
+    sizes = {}
+    for importance in ("none", "grad*weight"):
+        settings = {"method": {"importance": importance}}
+        result = run_tiny(tmp_path / importance[:4], "fedpd", data, uneven(data), settings)
+        sizes[importance] = result["bytes_up"]
+    replies = 3 * 2
+    weights = sum(t.numel() for name, t in final(tmp_path / "none").items() if t.dim() > 1)
+    added = (sizes["grad*weight"] - sizes["none"]) / replies
+    assert weights / 4 <= added <= weights / 4 + 1200
+
+
+def broken(reply: Payload, change: str) -> Payload:
+    name = "close/fc1.fc.weight"
+    bits = reply.tensors[name].clone()
+    if change == "count":
+        bits[0] = 255 if bits[0] == 0 else 0
+        reply.tensors[name] = bits
+    elif change == "shape":
+        reply.tensors[name] = bits[:-1]
+    elif change == "type":
+        reply.tensors[name] = bits.float()
+    elif change == "missing":
+        reply.drop("open")
+    elif change == "architecture":
+        reply.tensors["model/fc1.fc.weight"] = reply.tensors["model/fc1.fc.weight"][:, :-1].clone()
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("count", "close mask of 'fc1.fc.weight' keeps"),
+        ("shape", "close tensor 'fc1.fc.weight' is"),
+        ("type", "close tensor 'fc1.fc.weight' is"),
+        ("missing", "open lacks"),
+        ("architecture", "model tensor 'fc1.fc.weight' is"),
+    ],
+)
+def test_a_reply_with_other_masks_or_another_architecture_is_refused(
+    change: str, words: str, data: Dataset, tmp_path: Path
+) -> None:
+    experiment = tiny_experiment("fedpd", data, uneven(data))
+    reply = Payload.decode(one_reply(experiment, data, tmp_path))
+    experiment.method.check(server_of(experiment), reply)
+    with pytest.raises(BadReply, match=words):
+        experiment.method.check(server_of(experiment), broken(reply, change))
+
+
+def test_the_log_tells_how_much_the_subnetworks_overlap(data: Dataset, tmp_path: Path) -> None:
+    run_tiny(tmp_path / "run", "fedpd", data, uneven(data))
+    rows = [e["info"] for e in read_events(tmp_path / "run" / "events.jsonl") if e["event"] == "client"]
+    overlaps = [row["overlap"] for row in rows if "overlap" in row]
+    assert len(overlaps) == 3 * 2
+    assert all(len(overlap) == 3 and all(0 <= share <= 0.5 for share in overlap) for overlap in overlaps)
+
+
+# --- alignment --------------------------------------------------------------------------------------------
+
+
+def test_clients_that_start_on_their_own_begin_from_different_weights(data: Dataset, tmp_path: Path) -> None:
+    settings = {"method": {"start": "own", "epochs": 0}}
+    experiment = tiny_experiment("fedpd", data, uneven(data), settings)
+    first, second = (
+        Payload.decode(one_reply(experiment, data, tmp_path, name)).group("model")
+        for name in ("client-00", "client-01")
+    )
+    assert not torch.equal(first["fc1.fc.weight"], second["fc1.fc.weight"])
+    assert not torch.equal(first["fc1.fc.weight"], server_of(experiment).state.group("model")["fc1.fc.weight"])
+
+
+def test_aligned_strangers_are_nearer_to_their_mean_than_unaligned_ones(data: Dataset, tmp_path: Path) -> None:
+    """Averaging shrinks what does not match: the mean of aligned models has larger weights."""
+    norms = {}
+    for align in ("none", "exact"):
+        settings = {"method": {"start": "own", "rounds": 1, "align": align}}
+        run_tiny(tmp_path / align, "fedpd", data, uneven(data), settings)
+        norms[align] = float(final(tmp_path / align)["fc1.fc.weight"].norm())
+    assert norms["exact"] > 1.05 * norms["none"]
+
+
+def test_moved_neurons_are_measured_by_the_map_that_moved_them(data: Dataset, tmp_path: Path) -> None:
+    split = uneven(data)
+    strangers = {"method": {"start": "own", "rounds": 1}}
+    paper = run_tiny(tmp_path / "paper", "fedpd-paper", data, split, strangers)["metrics"]
+    ours = run_tiny(tmp_path / "ours", "fedpd", data, split, strangers)["metrics"]
+    friends = run_tiny(tmp_path / "friends", "fedpd", data, split)["metrics"]
+    assert min(paper[f"moved_{part}"] for part in ("whole", "close", "open", "share")) > 0
+    assert ours["moved_whole"] > 0
+    assert "moved_open" not in ours
+    assert friends["moved_whole"] == 0
+
+
+def test_sinkhorn_merges_by_plans(data: Dataset, tmp_path: Path) -> None:
+    pytest.importorskip("ot")
+    split = uneven(data)
+    for name, align in {"exact": "exact", "soft": 0.05}.items():
+        run_tiny(tmp_path / name, "fedpd", data, split, {"method": {"start": "own", "rounds": 1, "align": align}})
+    exact, soft = final(tmp_path / "exact"), final(tmp_path / "soft")
+    assert not torch.equal(exact["fc1.fc.weight"], soft["fc1.fc.weight"])
+    assert torch.isfinite(soft["fc1.fc.weight"]).all()
+
+
+def test_a_running_mean_is_the_mean_of_what_was_added() -> None:
+    mean = RunningMean()
+    states = [{"w": torch.randn(3, generator=torch.Generator().manual_seed(i))} for i in range(4)]
+    for state in states:
+        mean.add(state)
+    assert torch.allclose(mean.mean()["w"], torch.stack([s["w"] for s in states]).mean(0))
+    assert torch.equal(states[0]["w"], torch.randn(3, generator=torch.Generator().manual_seed(0)))
+
+
+# --- batch-norm -------------------------------------------------------------------------------------------
+
+
+def test_local_norms_stay_at_their_clients_and_everything_else_is_common(data: Dataset, tmp_path: Path) -> None:
+    run_tiny(tmp_path / "run", "fedpd", data, uneven(data), {**NORMS, "method": {"calibrate": False}})
+    run = opened(tmp_path / "run")
+    server = Server.from_payload(run.folder.server(), Task((1, 8, 8), "digit-cnn", {"width": 0.1}), Rng(0))
+    states = {name: Payload.read(next((run.folder.clients / name).iterdir())).group("norms") for name in server.clients}
+    model = server.state.group("model")
+    assert all(set(norms) == set(norm_keys(model)) for norms in states.values())
+    first, second = states["client-00"], states["client-01"]
+    assert not torch.equal(first["conv1.norm.running_mean"], second["conv1.norm.running_mean"])
+    assert not torch.equal(first["conv1.norm.weight"], second["conv1.norm.weight"])
+
+
+def test_calibrated_statistics_are_those_of_the_merged_weights_on_the_clients_samples(
+    data: Dataset, tmp_path: Path
+) -> None:
+    split = uneven(data)
+    run_tiny(tmp_path / "run", "fedpd", data, split, NORMS)
+    experiment = tiny_experiment("fedpd", data, split, NORMS)
+    clients = tmp_path / "run" / "clients"
+    state = Payload.read(max((clients / "client-01").iterdir())).group("norms")
+    model = build("digit-cnn", (1, 8, 8), 4, params={"width": 0.1})
+    model.load_state_dict({**final(tmp_path / "run"), **state})
+    site = Site(data, split, experiment.config.data, experiment.method, experiment.task, 0, clients, tmp_path)
+    samples = site.client(Job("local", Step("calibrate", 0, 2), "", "client-01", split.known)).train
+    measure_statistics(model, (x for x, _ in samples.batches(64)))
+    for name, tensor in model.state_dict().items():
+        if "running" in name:
+            assert torch.allclose(tensor, state[name], atol=1e-6), name
+
+
+def test_merged_norms_can_be_calibrated_too(data: Dataset, tmp_path: Path) -> None:
+    split = uneven(data)
+    for name, calibrate in {"before": False, "after": True}.items():
+        settings = {**NORMS, "method": {"norms": "merged", "calibrate": calibrate}}
+        run_tiny(tmp_path / name, "fedpd", data, split, settings)
+    before, after = final(tmp_path / "before"), final(tmp_path / "after")
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {name for name in before if name.endswith(("running_mean", "running_var"))}
+
+
+def test_local_norms_make_a_predictor_for_each_client_only_where_there_are_norms(data: Dataset, tmp_path: Path) -> None:
+    split = uneven(data)
+    with_norms = run_tiny(tmp_path / "norms", "fedpd", data, split, NORMS)
+    without = run_tiny(tmp_path / "plain", "fedpd", data, split)
+    assert set(with_norms["thresholds"]) == {"client-00", "client-01", "client-02"}
+    assert set(without["thresholds"]) == {"*"}
+
+
+def test_a_client_that_never_trained_answers_with_the_merged_norms(data: Dataset, tmp_path: Path) -> None:
+    split = uneven(data)
+    settings = {**NORMS, "federation": {"arrivals": {"client-02": 9}}}
+    result = run_tiny(tmp_path / "run", "fedpd", data, split, settings)
+    assert 0 <= result["metrics"]["closed_accuracy"] <= 1
+    experiment = tiny_experiment("fedpd", data, split, settings)
+    server = Server.from_payload(Payload.read(tmp_path / "run" / "model.safetensors"), experiment.task, Rng(0))
+    site = Site(data, split, experiment.config.data, experiment.method, experiment.task, 0, tmp_path, tmp_path)
+    newcomer = site.client(Job("test", server.step, "", "client-02", split.known))
+    x = torch.rand(3, 1, 8, 8)
+    answer = experiment.method.predictor(server, newcomer).predict(x)
+    assert torch.equal(answer.logits, experiment.method.predictor(server).predict(x).logits)
+
+
+# --- what is refused --------------------------------------------------------------------------------------
+
+
+def refused(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> str:
+    with pytest.raises(SystemExit) as exit_:
+        main(["run", "--method", "fedpd", "--out", str(folder / "run"), *arguments])
+    assert exit_.value.code == 2
+    assert not (folder / "run").exists()
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "objective.name=ce", "--set", "score.name=msp"], "objective.name = 'ce' is not allowed with"),
+        (["--model", "tests.models.own_modules:PlainNet"], "'features.module.conv'"),
+        (["--set", "method.maps=three"], "method.target = 'mean' is not allowed with"),
+        (["--set", "method.ratio=1.0"], "method.ratio"),
+        (["--set", "method.align=sometimes"], "method.align"),
+    ],
+)
+def test_what_cannot_be_aligned_or_divided_is_refused_before_anything_is_written(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = refused(capsys, tmp_path, *arguments)
+    assert words in error
+    assert "Traceback" not in error
+
+
+def test_sinkhorn_without_pot_names_the_extra(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"fedwild\[ot\]"):
+        tiny_experiment("fedpd", data, uneven(data), {"method": {"align": 0.1}})
+
+
+def test_the_paper_is_one_name(data: Dataset, tmp_path: Path) -> None:
+    split = uneven(data)
+    literal = {"maps": "three", "sweeps": 0, "target": 0, "norms": "merged", "calibrate": False}
+    run_tiny(tmp_path / "named", "fedpd-paper", data, split)
+    run_tiny(tmp_path / "spelt", "fedpd", data, split, {"method": literal})
+    assert model_bytes(tmp_path / "named") == model_bytes(tmp_path / "spelt")
