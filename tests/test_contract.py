@@ -173,12 +173,13 @@ def effect_cases() -> list[tuple[str, str, str]]:
 STRANGERS = {"method": {"start": "own"}}
 WITH_NORMS = {"model": {"name": "digit-cnn", "width": 0.1}}
 WHERE_IT_ACTS: dict[tuple[str, str], dict[str, Any]] = {
-    ("fedpd", "maps"): {"method": {"start": "own", "target": 0}},
+    ("fedpd", "maps"): {"method": {"start": "own", "target": 0, "mean": "all"}},
     ("fedpd", "align"): STRANGERS,
     ("fedpd", "sweeps"): STRANGERS,
     ("fedpd", "target"): STRANGERS,
     ("fedpd", "norms"): WITH_NORMS,
-    ("fedpd", "calibrate"): WITH_NORMS,
+    ("fedpd", "calibrate"): {**WITH_NORMS, "method": {"norms": "merged"}},
+    ("fedpd-paper", "mean"): {"method": {"maps": "one"}},
     ("fedpd-paper", "norms"): WITH_NORMS,
     ("fedpd-paper", "calibrate"): WITH_NORMS,
 }

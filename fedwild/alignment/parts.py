@@ -7,7 +7,7 @@ included, belong to neurons and not to parts: they follow the map of the whole m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -65,12 +65,14 @@ class Aligned:
 
     state: dict[str, Tensor]
     moved: dict[str, float]
+    maps: Maps = field(default_factory=dict)
+    """The map of each space, where one serves the whole model."""
 
 
 def align_whole(alignment: Alignment, model: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> Aligned:
     """One map for each space, by whole weights."""
     maps = alignment.maps(whole(model), whole(target))
-    return Aligned(alignment.graph.permute(model, maps), {"whole": moved(maps)})
+    return Aligned(alignment.graph.permute(model, maps), {"whole": moved(maps)}, maps)
 
 
 def align_three(alignment: Alignment, model: Disentangled, target: Disentangled, rest: Rest) -> Aligned:

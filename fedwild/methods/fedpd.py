@@ -7,10 +7,11 @@ averages them (GDCA, section 4.2). `fedpd-paper` does so by the letter; `fedpd` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -28,6 +29,8 @@ from fedwild.protocol import Client, Outcome, Phase, Predictor, Replies, Reply, 
 from fedwild.rng import Rng
 from fedwild.subnetworks import Importance, kept, packed, packed_spec, shares, top, unpacked, weight_names
 from fedwild.task import Task
+
+Weight = Callable[[Reply], float]
 
 TRAIN, CALIBRATE = "train", "calibrate"
 SUBNETWORKS = ("close", "open")
@@ -62,6 +65,11 @@ class FedPD(FedAvg):
             "mean",
             description="whom the others are aligned to: the mean of those aligned so far, or the n-th client by name",
         )
+        mean: Literal["part", "all"] = Field(
+            "part",
+            description="part: a weight is averaged over the clients for which it plays the same part, so that each "
+            "has a model of its own; all: over all clients",
+        )
         rest: Literal["kept", "zero"] = Field(
             "kept", description="weights in neither subnetwork; zero: Eq. 16's letter"
         )
@@ -77,12 +85,28 @@ class FedPD(FedAvg):
 
     def __init__(self, params: Any, **parts: Any) -> None:
         super().__init__(params, **parts)
-        if self.params.target == "mean" and self.params.maps != "one":
-            raise UserError(
-                "method.target = 'mean' is not allowed with method.maps = "
-                f"{self.params.maps!r}: the mean of models has no parts; take a number, such as 0."
-            )
+        self.check_together()
         self.solve: Solver = assignment if isinstance(self.params.align, str) else entropic(self.params.align)
+
+    def check_together(self) -> None:
+        """Refuse settings that do not go together."""
+        p = self.params
+        if p.maps != "one" and p.target == "mean":
+            raise UserError(
+                f"method.target = 'mean' is not allowed with method.maps = {p.maps!r}: the mean of models has no "
+                "parts; take a client's number, such as 0."
+            )
+        if self.by_part and (p.maps != "one" or isinstance(p.align, float)):
+            raise UserError(
+                "method.mean = 'part' is not allowed with "
+                + (f"method.maps = {p.maps!r}" if p.maps != "one" else f"method.align = {p.align}")
+                + ": parts can be told apart only where one permutation serves all; take method.mean = 'all'."
+            )
+
+    @property
+    def by_part(self) -> bool:
+        """Whether every client has weights of its own."""
+        return self.params.mean == "part" and self.params.importance != "none"
 
     def check_network(self, network: Network) -> None:
         network.graph()
@@ -100,7 +124,7 @@ class FedPD(FedAvg):
         return server.step.phase == TRAIN or bool(norm_keys(server.state.group("model")))
 
     def is_personal(self, task: Task) -> bool:
-        return self.params.norms == "local" and bool(norm_keys(task.spec(1)))
+        return self.by_part or (self.params.norms == "local" and bool(norm_keys(task.spec(1))))
 
     # --- at the client ------------------------------------------------------------------------------------
 
@@ -155,6 +179,17 @@ class FedPD(FedAvg):
 
     # --- at the server ------------------------------------------------------------------------------------
 
+    def send(self, server: Server, client: str) -> Payload:
+        return Payload.of(model=self.weights_of(server, client), **self.correction.down(server))
+
+    def weights_of(self, server: Server, client: str) -> dict[str, Tensor]:
+        """The merged model, each weight being the mean for the part that it plays at this client."""
+        common = server.state.group("model")
+        if not self.by_part or f"masks/{client}" not in server.state:
+            return common
+        masks = server.state.members(f"masks/{client}")
+        return {**common, **of_parts(server.state.members("parts"), disentangled(Payload.of(model=common, **masks)))}
+
     def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
         spec = server.task.spec(self.outputs(len(server.classes)))
         if server.step.phase == CALIBRATE:
@@ -180,11 +215,14 @@ class FedPD(FedAvg):
             self.merge_statistics(server, replies)
             return
         weight = equally if self.params.average == "equal" else by_samples
-        mean = weighted_mean(self.aligned(server, replies), "model", weight)
+        parts = PartMeans() if self.by_part else None
+        mean = weighted_mean(self.aligned(server, replies, weight, parts), "model", weight)
         if mean is None:
             server.note("no client had a training sample: the model stays as it is")
         else:
             server.state.put("model", mean)
+            if parts is not None:
+                server.state.put("parts", parts.means(mean))
         self.correction.merge(server, replies)
 
     def merge_statistics(self, server: Server, replies: Replies) -> None:
@@ -192,7 +230,7 @@ class FedPD(FedAvg):
             groups = ((float(r.samples), r.payload.group("statistics")) for r in replies if r.samples)
             server.state.put("model", {**server.state.group("model"), **pooled(groups)})
 
-    def aligned(self, server: Server, replies: Replies) -> Iterator[Reply]:
+    def aligned(self, server: Server, replies: Replies, weight: Weight, parts: PartMeans | None) -> Iterator[Reply]:
         """The replies of clients with samples, their neurons in one common order."""
         graph, info = self.graph(server), server.state.info
         info["moved"] = {}
@@ -201,12 +239,17 @@ class FedPD(FedAvg):
         for reply in replies:
             if not reply.samples:
                 continue
-            model = disentangled(reply)
+            model = disentangled(reply.payload)
             if model.close:
                 server.state.put(f"shares/{reply.client}", shares_of(model))
             target = fixed if fixed is not None else Disentangled(so_far.mean(), {}, {})
             result = self.align(graph, model, target)
             so_far.add(result.state)
+            if parts is not None:
+                ours = Disentangled(result.state, *(graph.permute(m, result.maps) for m in (model.close, model.open)))
+                parts.add(ours, weight(reply))
+                server.state.put(f"masks/{reply.client}/close", packed(ours.close))
+                server.state.put(f"masks/{reply.client}/open", packed(ours.open))
             info["moved"][reply.client] = result.moved
             yield Reply(reply.client, Payload.of(reply.payload.info, model=result.state))
 
@@ -216,7 +259,7 @@ class FedPD(FedAvg):
             return None
         givers = [reply.client for reply in replies if reply.samples]
         chosen = givers[self.params.target % len(givers)] if givers else None
-        return next((disentangled(reply) for reply in replies if reply.client == chosen), None)
+        return next((disentangled(reply.payload) for reply in replies if reply.client == chosen), None)
 
     def align(self, graph: LayerGraph, model: Disentangled, target: Disentangled) -> Aligned:
         """A client's model in the order of the target's neurons."""
@@ -234,7 +277,7 @@ class FedPD(FedAvg):
     def predictor(self, server: Server, client: Client | None = None) -> Predictor:
         weights = server.state.group("model")
         if client is not None:
-            weights = {**weights, **client.state.group("norms")}
+            weights = {**self.weights_of(server, client.name), **client.state.group("norms")}
         model = server.task.network(weights, self.outputs(len(server.classes)), slot="predictor")
         return ScoredModel(model, len(server.classes), self.score)
 
@@ -250,6 +293,7 @@ class FedPDPaper(FedPD):
     """FedPD by the letter of the paper: three parts, each aligned by a map of its own, then averaged."""
 
     class Params(FedPD.Params):
+        mean: Literal["part", "all"] = Field("all", description=FedPD.Params.model_fields["mean"].description)
         maps: Literal["one", "three", "two"] = Field("three", description=FedPD.Params.model_fields["maps"].description)
         sweeps: int = Field(0, ge=0, description=FedPD.Params.model_fields["sweeps"].description)
         target: int | Literal["mean"] = Field(0, description=FedPD.Params.model_fields["target"].description)
@@ -257,6 +301,43 @@ class FedPDPaper(FedPD):
         calibrate: bool = Field(False, description=FedPD.Params.model_fields["calibrate"].description)
 
     params: Params
+
+
+class PartMeans:
+    """For every weight and each of its four parts, the mean over the clients for which it plays that part."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._weights: dict[str, Tensor] = {}
+
+    def add(self, model: Disentangled, weight: float) -> None:
+        for name in model.close:
+            for part, mask in model.parts(name)._asdict().items():
+                key = f"{part}/{name}"
+                if key not in self._sums:
+                    self._sums[key] = torch.zeros(mask.shape, dtype=torch.float64)
+                    self._weights[key] = torch.zeros(mask.shape)
+                self._sums[key].add_(model.state[name] * mask, alpha=weight)
+                self._weights[key].add_(mask, alpha=weight)
+
+    def means(self, common: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """By part/name; where a weight plays a part for nobody, its mean over all clients."""
+        found = {}
+        for key, total in self._sums.items():
+            weights = self._weights[key]
+            own = (total / weights).float()
+            found[key] = torch.where(weights > 0, own, common[key.partition("/")[2]])
+        return found
+
+
+def of_parts(means: Mapping[str, Mapping[str, Tensor]], model: Disentangled) -> dict[str, Tensor]:
+    """Every weight that has masks, from the means for the parts that these masks say."""
+    chosen: dict[str, Tensor] = {}
+    for name in model.close:
+        chosen[name] = means["rest"][name]
+        for part, mask in model.parts(name)._asdict().items():
+            chosen[name] = torch.where(mask, means[part][name], chosen[name])
+    return chosen
 
 
 class RunningMean:
@@ -275,10 +356,10 @@ class RunningMean:
         return {name: total / self._count for name, total in self._sums.items()}
 
 
-def disentangled(reply: Reply) -> Disentangled:
-    """A reply's model with its subnetworks, which are empty where there are none."""
-    state = reply.payload.group("model")
-    close, open_ = (unpacked(reply.payload.group(name), state) for name in SUBNETWORKS)
+def disentangled(payload: Payload) -> Disentangled:
+    """The model of a payload with its subnetworks, which are empty where there are none."""
+    state = payload.group("model")
+    close, open_ = (unpacked(payload.group(name), state) for name in SUBNETWORKS)
     return Disentangled(state, close, open_)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from fedwild.classes import ClassRegistry
 from fedwild.cli import main
 from fedwild.data import Dataset
 from fedwild.engines.base import Job
@@ -17,14 +19,21 @@ from fedwild.methods.fedpd import RunningMean
 from fedwild.models import build
 from fedwild.models.norms import measure_statistics, norm_keys
 from fedwild.payload import Payload
-from fedwild.protocol import Server, Step
+from fedwild.protocol import Replies, Server, Step
 from fedwild.rng import Rng
 from fedwild.runs.events import read_events
-from fedwild.subnetworks import unpacked
+from fedwild.subnetworks import packed, unpacked
 from fedwild.task import Task
 from tests.tiny import even_shares, model_bytes, opened, run_tiny, split_by, tiny_dataset, tiny_experiment
 
-AS_FEDAVG = {"importance": "none", "align": "none", "average": "samples", "norms": "merged", "calibrate": False}
+AS_FEDAVG = {
+    "importance": "none",
+    "align": "none",
+    "average": "samples",
+    "mean": "all",
+    "norms": "merged",
+    "calibrate": False,
+}
 PROSER = {"objective": {"name": "proser", "open_weight": 0.01}, "score": {"name": "proser"}}
 SAME_STEPS = {"lr": 0.01, "weight_decay": 5e-4}
 NORMS = {"model": {"name": "digit-cnn", "width": 0.1}}
@@ -98,8 +107,6 @@ def test_identical_clients_merge_to_themselves(maps: str, data: Dataset, tmp_pat
 
 def same_replies(experiment: Any, data: Dataset, folder: Path, clients: int) -> Any:
     """One client's reply, given by several names."""
-    from fedwild.protocol import Replies
-
     reply = one_reply(experiment, data, folder)
     return Replies({f"client-{i:02d}": (lambda: Payload.decode(reply)) for i in range(clients)})
 
@@ -117,8 +124,6 @@ def one_reply(experiment: Any, data: Dataset, folder: Path, client: str = "clien
 
 
 def server_of(experiment: Any, phase: str = "train") -> Server:
-    from fedwild.classes import ClassRegistry
-
     server = Server(experiment.task, ClassRegistry.of(experiment.split.known), Step(phase, 0, 0), Rng(0))
     experiment.method.start(server)
     return server
@@ -237,7 +242,8 @@ def test_sinkhorn_merges_by_plans(data: Dataset, tmp_path: Path) -> None:
     pytest.importorskip("ot")
     split = uneven(data)
     for name, align in {"exact": "exact", "soft": 0.05}.items():
-        run_tiny(tmp_path / name, "fedpd", data, split, {"method": {"start": "own", "rounds": 1, "align": align}})
+        settings = {"method": {"start": "own", "rounds": 1, "align": align, "mean": "all"}}
+        run_tiny(tmp_path / name, "fedpd", data, split, settings)
     exact, soft = final(tmp_path / "exact"), final(tmp_path / "soft")
     assert not torch.equal(exact["fc1.fc.weight"], soft["fc1.fc.weight"])
     assert torch.isfinite(soft["fc1.fc.weight"]).all()
@@ -250,6 +256,65 @@ def test_a_running_mean_is_the_mean_of_what_was_added() -> None:
         mean.add(state)
     assert torch.allclose(mean.mean()["w"], torch.stack([s["w"] for s in states]).mean(0))
     assert torch.equal(states[0]["w"], torch.randn(3, generator=torch.Generator().manual_seed(0)))
+
+
+# --- averaging within parts -------------------------------------------------------------------------------
+
+
+def test_a_weight_is_averaged_over_the_clients_for_which_it_plays_the_same_part(data: Dataset, tmp_path: Path) -> None:
+    experiment = tiny_experiment("fedpd", data, uneven(data), {"method": {"average": "samples"}})
+    method: Any = experiment.method
+    server = server_of(experiment)
+    names = [client.name for client in experiment.split.clients]
+    replies = {name: Payload.decode(one_reply(experiment, data, tmp_path, name)) for name in names}
+    method.merge(server, Replies({name: partial(replies.get, name) for name in names}))
+    name = "fc1.fc.weight"
+    codes = {}
+    for client, reply in replies.items():
+        close, open_ = (unpacked(reply.group(s), reply.group("model"))[name] for s in ("close", "open"))
+        codes[client] = close.long() + 2 * open_.long()
+    for client, code in codes.items():
+        ours = method.weights_of(server, client)[name]
+        for place in [(0, 0), (3, 17), (7, 63), (5, 30)]:
+            alike = [other for other in codes if codes[other][place] == code[place]]
+            samples = [replies[other].info["samples"] for other in alike]
+            values = [float(replies[other].group("model")[name][place]) for other in alike]
+            expected = sum(n * v for n, v in zip(samples, values, strict=True)) / sum(samples)
+            assert float(ours[place]) == pytest.approx(expected, abs=1e-7)
+    assert (
+        len({len([o for o in codes if codes[o][p] == codes[c][p]]) for c in codes for p in [(0, 0), (3, 17), (5, 30)]})
+        > 1
+    )
+
+
+def test_clients_agree_on_biases_and_differ_in_weights_of_different_parts(data: Dataset, tmp_path: Path) -> None:
+    experiment = tiny_experiment("fedpd", data, uneven(data))
+    run_tiny(tmp_path / "run", "fedpd", data, uneven(data))
+    method: Any = experiment.method
+    server = Server.from_payload(Payload.read(tmp_path / "run" / "model.safetensors"), experiment.task, Rng(0))
+    first, second = (method.weights_of(server, name) for name in ("client-00", "client-01"))
+    assert torch.equal(first["fc1.fc.bias"], second["fc1.fc.bias"])
+    assert not torch.equal(first["fc1.fc.weight"], second["fc1.fc.weight"])
+
+
+def test_strangers_parts_follow_their_neurons(data: Dataset, tmp_path: Path) -> None:
+    """A client that is a permuted copy of the other plays the same parts once its neurons are in place."""
+    experiment = tiny_experiment("fedpd", data, uneven(data), {"method": {"average": "equal"}})
+    method: Any = experiment.method
+    server = server_of(experiment)
+    graph = method.graph(server)
+    reply = Payload.decode(one_reply(experiment, data, tmp_path))
+    orders = {
+        space: torch.randperm(width, generator=torch.Generator().manual_seed(1))
+        for space, width in graph.spaces.items()
+    }
+    shuffled = Payload.of(reply.info, model=graph.permute(reply.group("model"), orders))
+    for subnetwork in ("close", "open"):
+        masks = unpacked(reply.group(subnetwork), reply.group("model"))
+        shuffled.put(subnetwork, packed(graph.permute(masks, orders)))
+    method.merge(server, Replies({"client-00": lambda: reply, "client-01": lambda: shuffled}))
+    for client in ("client-00", "client-01"):
+        assert same(method.weights_of(server, client), reply.group("model"))
 
 
 # --- batch-norm -------------------------------------------------------------------------------------------
@@ -276,7 +341,9 @@ def test_calibrated_statistics_are_those_of_the_merged_weights_on_the_clients_sa
     clients = tmp_path / "run" / "clients"
     state = Payload.read(max((clients / "client-01").iterdir())).group("norms")
     model = build("digit-cnn", (1, 8, 8), 4, params={"width": 0.1})
-    model.load_state_dict({**final(tmp_path / "run"), **state})
+    server = Server.from_payload(Payload.read(tmp_path / "run" / "model.safetensors"), experiment.task, Rng(0))
+    method: Any = experiment.method
+    model.load_state_dict({**method.weights_of(server, "client-01"), **state})
     site = Site(data, split, experiment.config.data, experiment.method, experiment.task, 0, clients, tmp_path)
     samples = site.client(Job("local", Step("calibrate", 0, 2), "", "client-01", split.known)).train
     measure_statistics(model, (x for x, _ in samples.batches(64)))
@@ -297,8 +364,8 @@ def test_merged_norms_can_be_calibrated_too(data: Dataset, tmp_path: Path) -> No
 
 def test_local_norms_make_a_predictor_for_each_client_only_where_there_are_norms(data: Dataset, tmp_path: Path) -> None:
     split = uneven(data)
-    with_norms = run_tiny(tmp_path / "norms", "fedpd", data, split, NORMS)
-    without = run_tiny(tmp_path / "plain", "fedpd", data, split)
+    with_norms = run_tiny(tmp_path / "norms", "fedpd", data, split, {**NORMS, "method": {"mean": "all"}})
+    without = run_tiny(tmp_path / "plain", "fedpd", data, split, {"method": {"mean": "all"}})
     assert set(with_norms["thresholds"]) == {"client-00", "client-01", "client-02"}
     assert set(without["thresholds"]) == {"*"}
 
@@ -334,6 +401,11 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -
         (["--set", "objective.name=ce", "--set", "score.name=msp"], "objective.name = 'ce' is not allowed with"),
         (["--model", "tests.models.own_modules:PlainNet"], "'features.module.conv'"),
         (["--set", "method.maps=three"], "method.target = 'mean' is not allowed with"),
+        (
+            ["--set", "method.maps=two", "--set", "method.target=1"],
+            "method.mean = 'part' is not allowed with method.maps",
+        ),
+        (["--set", "method.align=0.1"], "method.mean = 'part' is not allowed with method.align = 0.1"),
         (["--set", "method.ratio=1.0"], "method.ratio"),
         (["--set", "method.align=sometimes"], "method.align"),
     ],
@@ -349,12 +421,12 @@ def test_what_cannot_be_aligned_or_divided_is_refused_before_anything_is_written
 def test_sinkhorn_without_pot_names_the_extra(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"fedwild\[ot\]"):
-        tiny_experiment("fedpd", data, uneven(data), {"method": {"align": 0.1}})
+        tiny_experiment("fedpd", data, uneven(data), {"method": {"align": 0.1, "mean": "all"}})
 
 
 def test_the_paper_is_one_name(data: Dataset, tmp_path: Path) -> None:
     split = uneven(data)
-    literal = {"maps": "three", "sweeps": 0, "target": 0, "norms": "merged", "calibrate": False}
+    literal = {"mean": "all", "maps": "three", "sweeps": 0, "target": 0, "norms": "merged", "calibrate": False}
     run_tiny(tmp_path / "named", "fedpd-paper", data, split)
     run_tiny(tmp_path / "spelt", "fedpd", data, split, {"method": literal})
     assert model_bytes(tmp_path / "named") == model_bytes(tmp_path / "spelt")
