@@ -133,9 +133,7 @@ class Run:
         method = self.settings.make_method()
         server = Server.from_payload(self.folder.server(), self.task, Rng(self.config.seed))
         predictor = method.predictor(server, self._owner(method, server, client))
-        threshold = server.thresholds.get(
-            client if method.is_personal(self.task) and client else EVERYONE, float("inf")
-        )
+        threshold = server.thresholds.get(client if method.is_personal(server) and client else EVERYONE, float("inf"))
         classes = server.classes.names
         if not len(x):
             return Answers([], torch.empty(0), threshold, torch.empty(0, len(classes)), classes)
@@ -152,7 +150,7 @@ class Run:
         if name is not None and name not in server.clients:
             names = ", ".join(server.clients)
             raise UserError(f"client = {name!r} is not one of this {method.name} run's clients: {names}.")
-        if not method.is_personal(self.task):
+        if not method.is_personal(server):
             return None
         if name is None or name not in method.owners(server):
             whose = ", ".join(method.owners(server))

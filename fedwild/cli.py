@@ -51,6 +51,7 @@ Words = Optional[str]  # noqa: UP045  (typer reads the annotation at run time)
 # Numbers are read as text, so that the config can say which setting a wrong one is for, and what is allowed.
 Number = Optional[str]  # noqa: UP045
 PathOption = Optional[Path]  # noqa: UP045
+Names = Optional[list[str]]  # noqa: UP045
 Workers = Annotated[Number, typer.Option(metavar="N", help="Worker processes (default: one per core); 0 = none.")]
 ConfigFile = Annotated[PathOption, typer.Argument(metavar="CONFIG.toml", help="Settings; flags win over them.")]
 Method = Annotated[
@@ -359,6 +360,42 @@ def show_outliers(
     write(sheet, png)
     if as_json:
         print(json.dumps(without_nan({**sheet.about, "png": str(png)})))
+        return
+    out.print(f"picture written to {png}", highlight=False, markup=False, soft_wrap=True)
+
+
+@show_app.command("masks")
+def show_masks(
+    folder: Folder,
+    layers: Annotated[
+        Names, typer.Option("--layer", metavar="NAME", help="Only this layer, such as conv1.conv; repeatable.")
+    ] = None,
+    clients: Annotated[Names, typer.Option("--client", metavar="NAME", help="Only this client; repeatable.")] = None,
+    png: Annotated[Path, typer.Option(metavar="FILE", help="Where to draw the picture.")] = Path("masks.png"),
+    as_json: Json = False,
+) -> None:
+    """Draw which weights FedPD's clients keep in their closed-set and open-set subnetworks, layer by layer.
+
+    Rows are clients, each as of the last round that it took part in, and columns are neurons. The darker a cell, the
+    more of the weights that lead to the neuron are in the subnetwork. The run need not be finished.
+
+    With --json, `parts` has four shares of a client's weights in a layer: in the closed-set subnetwork only, in the
+    open-set one only, in both, in neither. `closed` and `open` have a share for every neuron of every client, however
+    many there are: --layer and --client make it less.
+
+    Examples:
+
+      fedwild show masks runs/fedpd-digits-001
+
+      fedwild show masks runs/fedpd-digits-001 --layer conv1.conv --client client-00 --client client-01 --json
+    """
+    from fedwild.api import Run
+    from fedwild.mask_picture import mask_figures, write
+
+    masks = mask_figures(Run(folder), layers or (), clients or ())
+    write(masks, png)
+    if as_json:
+        print(json.dumps({**masks.described(), "png": str(png)}))
         return
     out.print(f"picture written to {png}", highlight=False, markup=False, soft_wrap=True)
 

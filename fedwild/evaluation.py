@@ -42,7 +42,7 @@ class Examiner:
 
     def evaluate(self, server: Server, snapshot: str, states: dict[str, int]) -> Evaluation:
         """Calibrate the server's thresholds, then measure. `snapshot` is the file of the server's payload."""
-        personal = self.method.is_personal(server.task)
+        personal = self.method.is_personal(server)
         names = self.method.owners(server) if personal else server.clients
         classes = server.classes.names
         jobs = [Job("validate", server.step, snapshot, n, classes, states.get(n)) for n in names]
@@ -72,7 +72,7 @@ class Examiner:
 
     def _calibrate(self, server: Server, scores: dict[str, np.ndarray]) -> None:
         """Set the thresholds: the method's own, or those that accept the asked share of validation samples."""
-        if self.method.is_personal(server.task):
+        if self.method.is_personal(server):
             groups = {name: [values] for name, values in sorted(scores.items())}
         else:
             groups = {EVERYONE: [scores[name] for name in sorted(scores)]}

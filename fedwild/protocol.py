@@ -244,8 +244,8 @@ class Method(ABC):
         """Whether the network that answers has an output for "unknown": by default if its objective trains one."""
         return "objective" in parts and parts["objective"].extra_outputs == 1
 
-    def is_personal(self, task: Task) -> bool:
-        """`personal`, for methods where a setting or the network decides it."""
+    def is_personal(self, server: Server) -> bool:
+        """`personal`, for methods where it is decided in the run."""
         return self.personal
 
     def check_network(self, network: Network) -> None:

@@ -132,7 +132,7 @@ def test_predictor_answers_for_a_batch_of_any_size(method: str, count: int, tmp_
     server = Server.from_payload(payload, experiment.task, Rng(0))
     site = Site(dataset, split, experiment.config.data, experiment.method, experiment.task, 0, tmp_path, tmp_path)
     whose = site.client(Job("test", server.step, "", "client-00", server.classes.names))
-    predictor = experiment.method.predictor(server, whose if experiment.method.is_personal(experiment.task) else None)
+    predictor = experiment.method.predictor(server, whose if experiment.method.is_personal(server) else None)
     x = torch.rand(count, *dataset.input_shape)
     answer = predictor.predict(x)
     assert answer.logits.shape == (count, 2)

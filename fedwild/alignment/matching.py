@@ -67,8 +67,9 @@ def moved(maps: Mapping[str, Tensor]) -> float:
 
 def squared_distances(places: Tensor, neurons: Tensor) -> Tensor:
     """|a_i - b_j|^2 (n, n) of rows a (n, d) and b (n, d), by one matrix product."""
-    products = places @ neurons.T
-    return products.mul_(-2).add_(places.square().sum(1)[:, None]).add_(neurons.square().sum(1)[None])
+    # A norm, unlike a sum of squares, needs no second tensor of that size.
+    own, other = (torch.linalg.vector_norm(rows, dim=1).square() for rows in (places, neurons))
+    return (places @ neurons.T).mul_(-2).add_(own[:, None]).add_(other)
 
 
 def sum_of(costs: Iterable[Tensor]) -> Tensor:
@@ -104,7 +105,11 @@ def _read(layer: Layer, source: Pieces, target: Pieces, maps: Mapping[str, Tenso
 
 def _pairs(layer: Layer, source: Pieces, target: Pieces) -> Iterable[tuple[Tensor, Tensor]]:
     name = f"{layer.name}.weight"
-    return zip(source(name), target(name), strict=True)
+    for ours, theirs in zip(source(name), target(name), strict=True):
+        if ours.shape != theirs.shape:
+            shapes = f"{list(ours.shape)} and {list(theirs.shape)}"
+            raise ValueError(f"Only models of one architecture can be matched: {name!r} has the shapes {shapes}.")
+        yield ours, theirs
 
 
 def _columns(layer: Layer, weight: Tensor, maps: Mapping[str, Tensor]) -> Tensor:

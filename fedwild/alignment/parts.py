@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from fedwild.alignment.matching import Pieces, match, moved, whole
@@ -19,6 +19,8 @@ from fedwild.models.graph import LayerGraph
 from fedwild.subnetworks import Masks, Parts
 
 Rest = Literal["kept", "zero"]
+Part = Literal["close", "open", "share", "rest"]
+THREE: tuple[Part, ...] = ("close", "open", "share")
 Maps = dict[str, Tensor]
 Weights = dict[str, Tensor]
 
@@ -34,17 +36,23 @@ class Disentangled:
     def parts(self, name: str) -> Parts:
         return Parts.of(self.close[name], self.open[name])
 
-    def part(self, part: str) -> Callable[[str], Tensor]:
+    def part(self, part: Part) -> Callable[[str], Tensor]:
         """The masks of one part, by the name of a weight."""
         return lambda name: getattr(self.parts(name), part)
 
-    def masked(self, mask: Callable[[str], Tensor]) -> dict[str, Tensor]:
+    def masked(self, mask: Callable[[str], Tensor]) -> Weights:
         """All weights that have masks, zero outside of `mask`."""
-        return {name: self.state[name] * mask(name) for name in self.close}
+        return {name: mask(name).to(self.state[name].dtype).mul_(self.state[name]) for name in self.close}
 
-    def pieces(self, mask: Callable[[str], Tensor]) -> Pieces:
-        """The same as `match` wants it, made weight by weight when it is asked for."""
-        return lambda name: (self.state[name] * mask(name),)
+    @cached_property
+    def three(self) -> dict[Part, Weights]:
+        """The weights of the parts, kept: every other client is aligned to those of the target."""
+        return {part: self.masked(self.part(part)) for part in THREE}
+
+    @cached_property
+    def two(self) -> dict[Part, Weights]:
+        """The weights of the two subnetworks, kept in the same way."""
+        return {"close": self.masked(self.close.__getitem__), "open": self.masked(self.open.__getitem__)}
 
 
 @dataclass(frozen=True)
@@ -82,13 +90,14 @@ def align_three(alignment: Alignment, model: Disentangled, target: Disentangled,
     Eq. 16 has it by the letter.
     """
     aligned, moves, _ = _by_whole(alignment, model, target)
-    maps: Maps = {}
-    for part in ("close", "open", "share"):
-        maps = alignment.maps(model.pieces(model.part(part)), target.pieces(target.part(part)))
+    for part in THREE:
+        ours = model.masked(model.part(part))
+        maps = alignment.maps(whole(ours), whole(target.three[part]))
         moves[part] = moved(maps)
-        _add(aligned, alignment.graph.permute(model.masked(model.part(part)), maps))
-    if rest == "kept":
-        _add(aligned, alignment.graph.permute(model.masked(model.part("rest")), maps))
+        if part == "share" and rest == "kept":
+            # In both subnetworks or in neither.
+            ours = model.masked(lambda name: model.close[name] == model.open[name])
+        _add(aligned, alignment.graph.permute(ours, maps))
     return Aligned(aligned, moves)
 
 
@@ -98,11 +107,13 @@ def align_two(alignment: Alignment, model: Disentangled, target: Disentangled, r
     They overlap: where weights of both meet, their mean counts. Weights in neither follow the whole model, or are zero.
     """
     aligned, moves, maps = _by_whole(alignment, model, target)
-    count = {name: torch.zeros_like(model.state[name]) for name in model.close}
-    for part, masks, others in (("close", model.close, target.close), ("open", model.open, target.open)):
-        own = alignment.maps(model.pieces(masks.__getitem__), target.pieces(others.__getitem__))
+    count: Weights = {}
+    subnetworks: dict[Part, Masks] = {"close": model.close, "open": model.open}
+    for part, masks in subnetworks.items():
+        ours = model.masked(masks.__getitem__)
+        own = alignment.maps(whole(ours), whole(target.two[part]))
         moves[part] = moved(own)
-        _add(aligned, alignment.graph.permute(model.masked(masks.__getitem__), own))
+        _add(aligned, alignment.graph.permute(ours, own))
         _add(count, alignment.graph.permute({name: mask.float() for name, mask in masks.items()}, own))
     if rest == "kept":
         _add(aligned, alignment.graph.permute(model.masked(model.part("rest")), maps))
@@ -123,13 +134,13 @@ def unaligned(model: Disentangled, rest: Rest) -> Aligned:
 def _by_whole(
     alignment: Alignment, model: Disentangled, target: Disentangled
 ) -> tuple[Weights, dict[str, float], Maps]:
-    """Biases and norms in the whole model's order beside weights that are zero as yet; what it moved; its maps."""
+    """Biases and norms in the whole model's order, no weights as yet; what it moved; its maps."""
     maps = alignment.maps(whole(model.state), whole(target.state))
     others = {name: tensor for name, tensor in model.state.items() if name not in model.close}
-    empty = {name: torch.zeros_like(model.state[name]) for name in model.close}
-    return {**alignment.graph.permute(others, maps), **empty}, {"whole": moved(maps)}, maps
+    return alignment.graph.permute(others, maps), {"whole": moved(maps)}, maps
 
 
-def _add(sums: Weights, tensors: Mapping[str, Tensor]) -> None:
+def _add(sums: Weights, tensors: Weights) -> None:
+    """In place; the first tensor of a name, which must be nobody else's, becomes the sum."""
     for name, tensor in tensors.items():
-        sums[name] += tensor
+        sums[name] = sums[name].add_(tensor) if name in sums else tensor

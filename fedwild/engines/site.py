@@ -157,10 +157,11 @@ class Site:
 
     def _predictor_for(self, job: Job, payload: Payload, client: Client | None) -> Predictor:
         """The predictor of a server snapshot, built once unless it is a client's own."""
-        personal = client if self.method.is_personal(self.task) else None
+        server = Server.from_payload(payload, self.task, Rng(self.seed))
+        personal = client if self.method.is_personal(server) else None
         if personal is None and self._predictor is not None and self._predictor[0] == job.payload:
             return self._predictor[1]
-        predictor = self.method.predictor(Server.from_payload(payload, self.task, Rng(self.seed)), personal)
+        predictor = self.method.predictor(server, personal)
         if personal is None:
             self._predictor = (job.payload, predictor)
         return predictor

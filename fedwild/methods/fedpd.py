@@ -28,13 +28,14 @@ from fedwild.predictors import ScoredModel
 from fedwild.protocol import Client, Outcome, Phase, Predictor, Replies, Reply, Server
 from fedwild.rng import Rng
 from fedwild.subnetworks import Importance, kept, packed, packed_spec, shares, top, unpacked, weight_names
-from fedwild.task import Task
 
 Weight = Callable[[Reply], float]
 
 TRAIN, CALIBRATE = "train", "calibrate"
 SUBNETWORKS = ("close", "open")
 CALIBRATION_BATCH = 64
+# Labels dealt at random to clients of fifty samples are about 0.13 apart, by Dirichlet(0.5) about 0.45.
+ALIKE = 0.25
 
 
 @METHODS.add("fedpd")
@@ -65,17 +66,17 @@ class FedPD(FedAvg):
             "mean",
             description="whom the others are aligned to: the mean of those aligned so far, or the n-th client by name",
         )
-        mean: Literal["part", "all"] = Field(
-            "part",
+        mean: Literal["auto", "part", "all"] = Field(
+            "auto",
             description="part: a weight is averaged over the clients for which it plays the same part, so that each "
-            "has a model of its own; all: over all clients",
+            "has a model of its own; all: over all clients; auto: part if clients' labels are alike",
         )
         rest: Literal["kept", "zero"] = Field(
             "kept", description="weights in neither subnetwork; zero: Eq. 16's letter"
         )
         average: Literal["equal", "samples"] = Field("equal", description="the clients' weights in the mean")
-        norms: Literal["merged", "local"] = Field(
-            "local", description="local: every client has a batch-norm of its own"
+        norms: Literal["auto", "local", "merged"] = Field(
+            "auto", description="local: every client has a batch-norm of its own; auto: if clients' labels are alike"
         )
         calibrate: bool = Field(True, description="measure batch-norm statistics anew in a last round")
 
@@ -96,17 +97,26 @@ class FedPD(FedAvg):
                 f"method.target = 'mean' is not allowed with method.maps = {p.maps!r}: the mean of models has no "
                 "parts; take a client's number, such as 0."
             )
-        if self.by_part and (p.maps != "one" or isinstance(p.align, float)):
+        if p.mean == "part" and not self.parts_can_be_told:
             raise UserError(
-                "method.mean = 'part' is not allowed with "
-                + (f"method.maps = {p.maps!r}" if p.maps != "one" else f"method.align = {p.align}")
-                + ": parts can be told apart only where one permutation serves all; take method.mean = 'all'."
+                "method.mean = 'part' is not allowed with method.importance = "
+                f"{p.importance!r}, method.maps = {p.maps!r} and method.align = {p.align!r}: parts can be told apart "
+                "only if there are some and one permutation serves all of them; take method.mean = 'all'."
             )
 
     @property
-    def by_part(self) -> bool:
+    def parts_can_be_told(self) -> bool:
+        """Whether a merged weight still plays one part for each client."""
+        p = self.params
+        return p.importance != "none" and p.maps == "one" and isinstance(p.align, str)
+
+    def by_part(self, server: Server) -> bool:
         """Whether every client has weights of its own."""
-        return self.params.mean == "part" and self.params.importance != "none"
+        return self.parts_can_be_told and decided(self.params.mean, "part", server)
+
+    def own_norms(self, server: Server) -> bool:
+        """Whether every client has a batch-norm of its own."""
+        return decided(self.params.norms, "local", server) and bool(norm_keys(server.state.group("model")))
 
     def check_network(self, network: Network) -> None:
         network.graph()
@@ -123,21 +133,22 @@ class FedPD(FedAvg):
     def wants(self, server: Server) -> bool:
         return server.step.phase == TRAIN or bool(norm_keys(server.state.group("model")))
 
-    def is_personal(self, task: Task) -> bool:
-        return self.by_part or (self.params.norms == "local" and bool(norm_keys(task.spec(1))))
+    def is_personal(self, server: Server) -> bool:
+        return self.by_part(server) or self.own_norms(server)
 
     # --- at the client ------------------------------------------------------------------------------------
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         model = self.own_model(payload, client, rng)
         if client.step.phase == CALIBRATE:
-            return self.calibrated(model, client)
+            return self.calibrated(model, client, rng, own=payload.info["own_norms"])
         if self.params.importance == "none":
             reply = self.trained(model, payload, client, rng)
         else:
             importance = Importance(model, model.graph(), self.params.importance)
             reply = self.trained(model, payload, client, rng, importance)
             self.add_subnetworks(reply, importance)
+        reply.info["labels"] = torch.bincount(client.train.y, minlength=len(client.classes)).tolist()
         self.keep_norms(reply.group("model"), client)
         return reply
 
@@ -146,8 +157,8 @@ class FedPD(FedAvg):
         outputs = self.outputs(len(client.classes))
         if self.params.start == "own" and client.step.index == 0:
             return client.task.build(outputs, rng)
-        weights = {**payload.group("model"), **client.state.group("norms")}
-        return client.task.network(weights, outputs)
+        own = client.state.group("norms") if payload.info["own_norms"] else {}
+        return client.task.network({**payload.group("model"), **own}, outputs)
 
     def add_subnetworks(self, reply: Payload, importance: Importance) -> None:
         """The closed-set and the open-set subnetwork (Eq. 6 and 7), as packed bits."""
@@ -162,30 +173,32 @@ class FedPD(FedAvg):
         reply.info["overlap"] = [round(float((close[name] & open_[name]).float().mean()), 4) for name in close]
 
     def keep_norms(self, state: Mapping[str, Tensor], client: Client) -> None:
-        if self.params.norms == "local":
+        if self.params.norms != "merged":
             client.state.put("norms", {name: state[name] for name in norm_keys(state)})
 
-    def calibrated(self, model: Network, client: Client) -> Payload:
+    def calibrated(self, model: Network, client: Client, rng: Rng, own: bool) -> Payload:
         """Statistics of the client's own samples under the merged weights."""
         device = next(model.parameters()).device
-        batches = (x.to(device) for x, _ in client.train.batches(CALIBRATION_BATCH))
+        # In random order: samples may be stored class by class, and a batch of one class is not like the others.
+        batches = (x.to(device) for x, _ in client.train.batches(CALIBRATION_BATCH, rng.torch("calibration")))
         measured = measure_statistics(model, batches)
         reply = Payload(info={"samples": len(client.train) if measured else 0})
         state = client.task.weights(model)
         self.keep_norms(state, client)
-        if self.params.norms == "merged":
+        if not own:
             reply.put("statistics", {name: state[name] for name in statistics_keys(state)})
         return reply
 
     # --- at the server ------------------------------------------------------------------------------------
 
     def send(self, server: Server, client: str) -> Payload:
-        return Payload.of(model=self.weights_of(server, client), **self.correction.down(server))
+        info = {"own_norms": self.own_norms(server)}
+        return Payload.of(info, model=self.weights_of(server, client), **self.correction.down(server))
 
     def weights_of(self, server: Server, client: str) -> dict[str, Tensor]:
         """The merged model, each weight being the mean for the part that it plays at this client."""
         common = server.state.group("model")
-        if not self.by_part or f"masks/{client}" not in server.state:
+        if not self.by_part(server) or f"masks/{client}" not in server.state:
             return common
         masks = server.state.members(f"masks/{client}")
         return {**common, **of_parts(server.state.members("parts"), disentangled(Payload.of(model=common, **masks)))}
@@ -194,7 +207,7 @@ class FedPD(FedAvg):
         spec = server.task.spec(self.outputs(len(server.classes)))
         if server.step.phase == CALIBRATE:
             statistics = {name: spec[name] for name in statistics_keys(spec)}
-            return {"statistics": statistics} if self.params.norms == "merged" else {}
+            return {} if self.own_norms(server) else {"statistics": statistics}
         groups = super().expects(server)
         if self.params.importance == "none":
             return groups
@@ -203,6 +216,8 @@ class FedPD(FedAvg):
 
     def check(self, server: Server, reply: Payload) -> None:
         super().check(server, reply)
+        if server.step.phase == TRAIN:
+            self.check_labels(server, reply)
         weights = reply.group("model")
         for name in SUBNETWORKS:
             for weight, mask in unpacked(reply.group(name), weights).items():
@@ -210,12 +225,24 @@ class FedPD(FedAvg):
                 if found != wanted:
                     raise BadReply(f"the {name} mask of {weight!r} keeps {found} weights, expected {wanted}")
 
+    def check_labels(self, server: Server, reply: Payload) -> None:
+        labels = reply.info.get("labels")
+        if (
+            not isinstance(labels, list)
+            or not all(type(count) is int and count >= 0 for count in labels)
+            or len(labels) != len(server.classes)
+            or sum(labels) != reply.info["samples"]
+        ):
+            raise BadReply("info 'labels' must be a count for each class, which add up to 'samples'")
+
     def merge(self, server: Server, replies: Replies) -> None:
         if server.step.phase == CALIBRATE:
             self.merge_statistics(server, replies)
             return
+        if "alike" not in server.state.info:
+            self.compare_labels(server, replies)
         weight = equally if self.params.average == "equal" else by_samples
-        parts = PartMeans() if self.by_part else None
+        parts = PartMeans() if self.by_part(server) else None
         mean = weighted_mean(self.aligned(server, replies, weight, parts), "model", weight)
         if mean is None:
             server.note("no client had a training sample: the model stays as it is")
@@ -225,8 +252,19 @@ class FedPD(FedAvg):
                 server.state.put("parts", parts.means(mean))
         self.correction.merge(server, replies)
 
+    def compare_labels(self, server: Server, replies: Replies) -> None:
+        """Find out, once, whether clients' labels are alike, and say what follows from it."""
+        counts = [reply.payload.info["labels"] for reply in replies if reply.samples]
+        if not counts:
+            return
+        distance = label_distance(torch.tensor(counts, dtype=torch.float64))
+        server.state.info["alike"] = distance <= ALIKE
+        if "auto" in (self.params.mean, self.params.norms):
+            verdict, what = ("alike", "a model of its own") if distance <= ALIKE else ("not alike", "the same model")
+            server.note(f"clients' labels are {verdict} (distance {distance:.2f}): every client gets {what}")
+
     def merge_statistics(self, server: Server, replies: Replies) -> None:
-        if self.params.norms == "merged":
+        if not self.own_norms(server):
             groups = ((float(r.samples), r.payload.group("statistics")) for r in replies if r.samples)
             server.state.put("model", {**server.state.group("model"), **pooled(groups)})
 
@@ -277,7 +315,8 @@ class FedPD(FedAvg):
     def predictor(self, server: Server, client: Client | None = None) -> Predictor:
         weights = server.state.group("model")
         if client is not None:
-            weights = {**self.weights_of(server, client.name), **client.state.group("norms")}
+            own = client.state.group("norms") if self.own_norms(server) else {}
+            weights = {**self.weights_of(server, client.name), **own}
         model = server.task.network(weights, self.outputs(len(server.classes)), slot="predictor")
         return ScoredModel(model, len(server.classes), self.score)
 
@@ -293,14 +332,29 @@ class FedPDPaper(FedPD):
     """FedPD by the letter of the paper: three parts, each aligned by a map of its own, then averaged."""
 
     class Params(FedPD.Params):
-        mean: Literal["part", "all"] = Field("all", description=FedPD.Params.model_fields["mean"].description)
+        mean: Literal["auto", "part", "all"] = Field("all", description=FedPD.Params.model_fields["mean"].description)
         maps: Literal["one", "three", "two"] = Field("three", description=FedPD.Params.model_fields["maps"].description)
         sweeps: int = Field(0, ge=0, description=FedPD.Params.model_fields["sweeps"].description)
         target: int | Literal["mean"] = Field(0, description=FedPD.Params.model_fields["target"].description)
-        norms: Literal["merged", "local"] = Field("merged", description=FedPD.Params.model_fields["norms"].description)
+        norms: Literal["auto", "local", "merged"] = Field(
+            "merged", description=FedPD.Params.model_fields["norms"].description
+        )
         calibrate: bool = Field(False, description=FedPD.Params.model_fields["calibrate"].description)
 
     params: Params
+
+
+def decided(setting: str, own: str, server: Server) -> bool:
+    """Whether each client has its own: if the setting says so, or if it is auto and the clients' labels are alike."""
+    return setting == own or (setting == "auto" and bool(server.state.info.get("alike")))
+
+
+def label_distance(counts: Tensor) -> float:
+    """The mean total variation distance of clients' label counts (clients, K) to those of all, by samples: 0 to 1."""
+    shares = counts / counts.sum(1, keepdim=True)
+    everyone = counts.sum(0) / counts.sum()
+    distances = (shares - everyone).abs().sum(1) / 2
+    return float((distances * counts.sum(1)).sum() / counts.sum())
 
 
 class PartMeans:

@@ -28,24 +28,26 @@ def statistics_keys(state: Iterable[str]) -> list[str]:
 
 @torch.no_grad()
 def measure_statistics(model: nn.Module, batches: Iterable[Tensor]) -> bool:
-    """Set all running statistics to their means over these batches; False, and nothing changed, if there are none.
+    """Set all running statistics to their means over the samples of these batches; False if there are none.
 
     Weights that come from elsewhere make other activations than those the statistics were taken from.
     """
-    layers = norm_layers(model)
-    usual = {path: layer.momentum for path, layer in layers.items()}
+    layers = norm_layers(model).values()
+    usual = [layer.momentum for layer in layers]
     model.train()
     seen = 0
-    for x in batches:
-        if len(x) < 2:
-            continue
-        seen += 1
-        for layer in layers.values():
-            # A running mean with weight 1/n of the n-th batch is the mean of all.
-            layer.momentum = 1 / seen
-        model(x)
-    for path, layer in layers.items():
-        layer.momentum = usual[path]
+    try:
+        for x in batches:
+            if len(x) < 2:
+                continue
+            seen += len(x)
+            for layer in layers:
+                # With its share of the samples so far as its weight, a running mean is the mean of all.
+                layer.momentum = len(x) / seen
+            model(x)
+    finally:
+        for layer, momentum in zip(layers, usual, strict=True):
+            layer.momentum = momentum
     return seen > 0
 
 

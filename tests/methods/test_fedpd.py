@@ -15,7 +15,7 @@ from fedwild.data import Dataset
 from fedwild.engines.base import Job
 from fedwild.engines.site import Site
 from fedwild.errors import BadReply, UserError
-from fedwild.methods.fedpd import RunningMean
+from fedwild.methods.fedpd import RunningMean, label_distance
 from fedwild.models import build
 from fedwild.models.norms import measure_statistics, norm_keys
 from fedwild.payload import Payload
@@ -35,6 +35,7 @@ AS_FEDAVG = {
     "calibrate": False,
 }
 PROSER = {"objective": {"name": "proser", "open_weight": 0.01}, "score": {"name": "proser"}}
+AS_ONE = {"mean": "all", "norms": "merged"}
 SAME_STEPS = {"lr": 0.01, "weight_decay": 5e-4}
 NORMS = {"model": {"name": "digit-cnn", "width": 0.1}}
 
@@ -258,6 +259,47 @@ def test_a_running_mean_is_the_mean_of_what_was_added() -> None:
     assert torch.equal(states[0]["w"], torch.randn(3, generator=torch.Generator().manual_seed(0)))
 
 
+# --- one model, or one for each client -----------------------------------------------------------------------
+
+
+def test_clients_with_other_labels_share_one_model_and_the_log_says_why(data: Dataset, tmp_path: Path) -> None:
+    rows = even_shares(data, 3, 1)[0]
+    by_class = [[row for row in rows if int(data.y_train[row]) == label] for label in range(3)]
+    results = {}
+    for name, split in {"alike": uneven(data), "skewed": split_by(data, 3, by_class)}.items():
+        results[name] = run_tiny(tmp_path / name, "fedpd", data, split, NORMS)
+    assert set(results["alike"]["thresholds"]) == {"client-00", "client-01", "client-02"}
+    assert set(results["skewed"]["thresholds"]) == {"*"}
+    notes = [e["text"] for e in read_events(tmp_path / "skewed" / "events.jsonl") if e["event"] == "note"]
+    assert notes.count("clients' labels are not alike (distance 0.67): every client gets the same model") == 1
+
+
+def test_auto_is_part_and_local_where_labels_are_alike_and_all_and_merged_where_not(
+    data: Dataset, tmp_path: Path
+) -> None:
+    rows = even_shares(data, 3, 1)[0]
+    skewed = split_by(data, 3, [[row for row in rows if int(data.y_train[row]) == label] for label in range(3)])
+    for split, settings in ((uneven(data), {"mean": "part", "norms": "local"}), (skewed, AS_ONE)):
+        run_tiny(tmp_path / f"auto-{settings['mean']}", "fedpd", data, split, NORMS)
+        run_tiny(tmp_path / settings["mean"], "fedpd", data, split, {**NORMS, "method": settings})
+        assert model_bytes(tmp_path / settings["mean"]) == model_bytes(tmp_path / f"auto-{settings['mean']}")
+
+
+def test_label_distance_by_hand() -> None:
+    # Shares (1, 0) and (1/3, 2/3) against (2/4, 2/4): distances 1/2 and 1/6, of 1 and 3 samples.
+    assert label_distance(torch.tensor([[1.0, 0.0], [1.0, 2.0]])) == pytest.approx((0.5 * 1 + (1 / 6) * 3) / 4)
+    assert label_distance(torch.tensor([[5.0, 10.0], [1.0, 2.0]])) == pytest.approx(0)
+
+
+@pytest.mark.parametrize("labels", [None, [3, 3], [1.0, 2.0, 3.0], [-1, 5, 5], [True, 2, 3], [1, 1, 1]])
+def test_a_reply_with_impossible_label_counts_is_refused(labels: Any, data: Dataset, tmp_path: Path) -> None:
+    experiment = tiny_experiment("fedpd", data, uneven(data))
+    reply = Payload.decode(one_reply(experiment, data, tmp_path))
+    reply.info["labels"] = labels
+    with pytest.raises(BadReply, match="info 'labels' must be a count for each class"):
+        experiment.method.check(server_of(experiment), reply)
+
+
 # --- averaging within parts -------------------------------------------------------------------------------
 
 
@@ -402,10 +444,10 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -
         (["--model", "tests.models.own_modules:PlainNet"], "'features.module.conv'"),
         (["--set", "method.maps=three"], "method.target = 'mean' is not allowed with"),
         (
-            ["--set", "method.maps=two", "--set", "method.target=1"],
-            "method.mean = 'part' is not allowed with method.maps",
+            ["--set", "method.maps=two", "--set", "method.target=1", "--set", "method.mean=part"],
+            "method.mean = 'part' is not allowed",
         ),
-        (["--set", "method.align=0.1"], "method.mean = 'part' is not allowed with method.align = 0.1"),
+        (["--set", "method.align=0.1", "--set", "method.mean=part"], "and method.align = 0.1"),
         (["--set", "method.ratio=1.0"], "method.ratio"),
         (["--set", "method.align=sometimes"], "method.align"),
     ],

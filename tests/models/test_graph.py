@@ -109,6 +109,98 @@ def test_an_unknown_space_or_a_false_permutation_is_refused() -> None:
         network.graph().permute(network.state_dict(), {"fc1.fc": torch.zeros(16, dtype=torch.long)})
 
 
+def random_plans(graph: LayerGraph) -> dict[str, torch.Tensor]:
+    """For each space a mixture of three permutations: rows and columns add up to 1."""
+    shares = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    plans = {}
+    for space, width in graph.spaces.items():
+        orders = torch.stack([torch.randperm(width) for _ in shares])
+        plans[space] = torch.einsum("s,sij->ij", shares, torch.eye(width, dtype=torch.float64)[orders])
+    return plans
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "wrn-28-10"])
+def test_a_plan_that_is_a_permutation_matrix_does_what_the_permutation_does(name: str) -> None:
+    network = make(name)
+    stir_norms(network)
+    graph, state = network.graph(), network.state_dict()
+    orders = random_permutations(graph)
+    plans = {space: torch.eye(len(order))[order] for space, order in orders.items()}
+    by_order, by_plan = graph.permute(state, orders), graph.permute(state, plans)
+    assert by_order.keys() == by_plan.keys()
+    assert all(torch.equal(by_order[key], by_plan[key]) for key in by_order)
+    assert all(by_plan[key].dtype == state[key].dtype for key in state)
+
+
+def test_a_plan_makes_each_neuron_a_weighted_mean_of_all_in_rows_folded_columns_and_channels() -> None:
+    network = make("simple-cnn").double()
+    graph, state = network.graph(), network.state_dict()
+    plans = random_plans(graph)
+    conv1, conv2, fc1, fc2 = (plans[space] for space in ("conv1.conv", "conv2.conv", "fc1.fc", "fc2.fc"))
+    permuted = graph.permute(state, plans)
+    # The flatten spreads a channel over 3 x 2 columns that lie side by side.
+    spread = torch.kron(conv2, torch.eye(6))
+    expected = {
+        "conv1.conv.weight": torch.einsum("ia,abhw->ibhw", conv1, state["conv1.conv.weight"]),
+        "conv1.conv.bias": conv1 @ state["conv1.conv.bias"],
+        "conv2.conv.weight": torch.einsum("ia,jb,abhw->ijhw", conv2, conv1, state["conv2.conv.weight"]),
+        "conv2.conv.bias": conv2 @ state["conv2.conv.bias"],
+        "fc1.fc.weight": fc1 @ state["fc1.fc.weight"] @ spread.T,
+        "fc1.fc.bias": fc1 @ state["fc1.fc.bias"],
+        "fc2.fc.weight": fc2 @ state["fc2.fc.weight"] @ fc1.T,
+        "fc2.fc.bias": fc2 @ state["fc2.fc.bias"],
+        "head.weight": state["head.weight"] @ fc2.T,
+        "head.bias": state["head.bias"],
+    }
+    assert permuted.keys() == expected.keys()
+    for key, value in expected.items():
+        torch.testing.assert_close(permuted[key], value)
+
+
+def test_a_plan_mixes_the_parameters_and_statistics_of_norms_but_not_their_counters() -> None:
+    network = make("resnet-18")
+    stir_norms(network)
+    graph, state = network.graph(), network.state_dict()
+    plans = random_plans(graph)
+    permuted = graph.permute(state, plans)
+    norms = [layer for layer in graph.layers if layer.kind == "norm"]
+    for layer in norms:
+        assert layer.outputs is not None
+        plan = plans[layer.outputs].float()
+        for key in ("weight", "bias", "running_mean", "running_var"):
+            torch.testing.assert_close(permuted[f"{layer.name}.{key}"], plan @ state[f"{layer.name}.{key}"])
+        counter = f"{layer.name}.num_batches_tracked"
+        assert torch.equal(permuted[counter], state[counter])
+    assert len(norms) == 20
+
+
+def test_a_plan_and_a_permutation_serve_different_spaces_of_one_network() -> None:
+    network = make("mlp")
+    graph, state = network.graph(), network.state_dict()
+    order, plan = torch.arange(16).roll(1), random_plans(graph)["fc2.fc"]
+    permuted = graph.permute(state, {"fc1.fc": order, "fc2.fc": plan})
+    expected = plan.float() @ state["fc2.fc.weight"][:, order]
+    torch.testing.assert_close(permuted["fc2.fc.weight"], expected)
+
+
+@pytest.mark.parametrize("shape", [(16, 12), (12, 12), (1, 16), (17, 17)])
+def test_a_plan_of_another_shape_is_refused(shape: tuple[int, int]) -> None:
+    network = make("mlp")
+    message = rf"Space 'fc1.fc' needs a plan of 16 x 16 neurons, not \[{shape[0]}, {shape[1]}\]"
+    with pytest.raises(ValueError, match=message):
+        network.graph().permute(network.state_dict(), {"fc1.fc": torch.zeros(shape)})
+
+
+def test_tensors_that_are_left_out_of_the_state_are_passed_over() -> None:
+    network = make("resnet-18")
+    graph, state = network.graph(), network.state_dict()
+    orders = random_permutations(graph)
+    part = {key: value for key, value in state.items() if "norm" in key or key == "stem.conv.weight"}
+    permuted, full = graph.permute(part, orders), graph.permute(state, orders)
+    assert permuted.keys() == part.keys() and len(part) > 100
+    assert all(torch.equal(permuted[key], full[key]) for key in part)
+
+
 def test_a_wire_to_a_module_without_neurons_is_refused() -> None:
     with pytest.raises(UserError, match="Layer '0' is a ReLU"):
         build_graph(nn.Sequential(nn.ReLU()), [Wire("0", None, None)])

@@ -224,3 +224,17 @@ def test_training_makes_the_loss_fall_and_outliers_unknown() -> None:
         before = F.cross_entropy(build("mlp", (1, 8, 8), 3)(outliers), torch.full((24,), 2))
         after = F.cross_entropy(model(outliers), torch.full((24,), 2))
     assert after < before
+
+
+@pytest.mark.parametrize("open_weight", [0.01, 1.0, 3.0])
+def test_outliers_are_part_of_the_open_loss_and_both_losses_add_up(open_weight: float) -> None:
+    model, x, y = dense(), images(), labels()
+    objective = aware(open_weight=open_weight)
+    closed, open_ = objective.closed_and_open(model, x, y, seeded())
+    expected = expected_parts(model, x, y, seeded())
+    assert closed.item() == pytest.approx(by_hand.known_term(model, x, y), abs=1e-11)
+    assert open_.item() == pytest.approx(sum(expected.values()) - closed.item(), abs=1e-11)
+    assert objective.open_weight == open_weight
+    assert objective.has_open_loss
+    loss = objective.loss(model, x, y, seeded())
+    assert loss.item() == pytest.approx((closed + open_weight * open_).item(), abs=1e-11)

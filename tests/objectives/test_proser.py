@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedwild.errors import UserError
 from fedwild.hyper import validated
 from fedwild.models import Network, build
-from fedwild.objectives import OBJECTIVES, Proser
+from fedwild.objectives import OBJECTIVES, CrossEntropy, Proser
 from fedwild.objectives.proser import Terms, first_dense, mixtures, without
 from tests.models.cases import CASES, make
 from tests.objectives import by_hand
@@ -272,3 +272,32 @@ def test_training_makes_the_loss_fall() -> None:
         optimiser.step()
         losses.append(loss.item())
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+
+
+@pytest.mark.parametrize("open_weight", [0.0, 0.01, 1.0, 3.0])
+def test_the_closed_and_the_open_loss_add_up_to_the_loss(open_weight: float) -> None:
+    model, x, y = dense(), images(), labels()
+    objective = proser(open_weight=open_weight, dummy_weight=0.3, mix_weight=2.0)
+    generators = [seeded(), seeded()]
+    closed, open_ = objective.closed_and_open(model, x, y, generators[0])
+    loss = objective.loss(model, x, y, generators[1])
+    assert objective.open_weight == open_weight
+    assert (closed + open_weight * open_).item() == pytest.approx(loss.item(), abs=1e-12)
+    assert torch.equal(generators[0].get_state(), generators[1].get_state())
+    expected = 0.3 * by_hand.dummy_term(model, x, y) + 2.0 * by_hand.mix_term(model, x, draw(y, seeded()))
+    assert closed.item() == pytest.approx(by_hand.known_term(model, x, y), abs=1e-12)
+    assert open_.item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_negative_open_weight_is_refused() -> None:
+    with pytest.raises(UserError, match=r"objective\.open_weight = -1 is not allowed.*>= 0"):
+        validated(Proser.Params, {"open_weight": -1}, "objective")
+
+
+def test_cross_entropy_has_no_open_loss_and_says_so_in_one_sentence() -> None:
+    assert proser().has_open_loss
+    plain = CrossEntropy(CrossEntropy.Params())
+    assert (plain.has_open_loss, plain.open_weight) == (False, 0.0)
+    with pytest.raises(UserError) as refused:
+        plain.closed_and_open(dense(), images(), labels(), seeded())
+    assert refused.value.problems == ("objective.name = 'ce' has no open-set loss; take proser or outlier-aware.",)

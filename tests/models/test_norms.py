@@ -1,0 +1,204 @@
+"""Batch-norm tensors by name, and statistics measured anew and pooled, against NumPy."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedwild.models import Network
+from fedwild.models.norms import measure_statistics, norm_keys, norm_layers, pooled, statistics_keys
+from tests.models.cases import inputs, make, stir_norms
+
+Real = NDArray[np.float64]
+
+
+def two_layers() -> nn.Sequential:
+    """4 - 3 - 2 in float64 with a norm after each layer, whose statistics and momenta are odd ones."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(4, 3),
+        nn.BatchNorm1d(3, momentum=0.3),
+        nn.ReLU(),
+        nn.Linear(3, 2),
+        nn.BatchNorm1d(2, momentum=None),
+    )
+    stir_norms(model)
+    return model.double()
+
+
+def batches(*sizes: int) -> list[Tensor]:
+    """Random batches (n, 4), each with a mean and a spread of its own."""
+    generator = torch.Generator().manual_seed(1)
+    return [
+        i + (1 + i) * torch.randn(size, 4, generator=generator, dtype=torch.float64) for i, size in enumerate(sizes)
+    ]
+
+
+def by_hand(model: nn.Sequential, x: Tensor) -> dict[str, Real]:
+    """The statistics that one batch gives both norms: means, and variances with n - 1."""
+    state = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+    hidden = x.numpy() @ state["0.weight"].T + state["0.bias"]
+    normal = (hidden - hidden.mean(0)) / np.sqrt(hidden.var(0) + 1e-5)
+    second = np.maximum(normal * state["1.weight"] + state["1.bias"], 0) @ state["3.weight"].T + state["3.bias"]
+    return {
+        "1.running_mean": hidden.mean(0),
+        "1.running_var": hidden.var(0, ddof=1),
+        "4.running_mean": second.mean(0),
+        "4.running_var": second.var(0, ddof=1),
+    }
+
+
+def values(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+# --- names -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "layers"), [("digit-cnn", 5), ("resnet-18", 20), ("mlp", 0)])
+def test_norm_keys_are_all_tensors_of_batch_norms_and_no_others(name: str, layers: int) -> None:
+    model: Network = make(name)
+    norms = {path: module for path, module in model.named_modules() if isinstance(module, _BatchNorm)}
+    assert len(norms) == layers
+    assert norm_layers(model) == norms
+    keys = norm_keys(model.state_dict())
+    assert keys == [f"{path}.{key}" for path, norm in norms.items() for key in norm.state_dict()]
+    assert len(keys) == 5 * layers
+    of_both = [key for path in norms for key in (f"{path}.running_mean", f"{path}.running_var")]
+    assert statistics_keys(model.state_dict()) == of_both
+
+
+def test_names_alone_are_enough() -> None:
+    names = ["conv.weight", "conv.norm.weight", "conv.norm.running_mean", "conv.norm.running_var", "running_mean.bias"]
+    assert norm_keys(iter(names)) == names[1:4]
+    assert statistics_keys(iter(names)) == names[2:4]
+
+
+# --- measured anew ---------------------------------------------------------------------------------------------
+
+
+def test_statistics_are_their_means_over_batches_by_size() -> None:
+    model = two_layers()
+    given_batches = batches(8, 5, 2)
+    each = [by_hand(model, x) for x in given_batches]
+    assert measure_statistics(model, iter(given_batches)) is True
+    found = model.state_dict()
+    for name in each[0]:
+        assert found[name].numpy() == pytest.approx(
+            np.average([one[name] for one in each], axis=0, weights=[8, 5, 2]), abs=1e-12
+        ), name
+
+
+def test_measuring_twice_forgets_the_first_time() -> None:
+    once, twice = two_layers(), two_layers()
+    measure_statistics(twice, batches(9, 3))
+    for model in (once, twice):
+        measure_statistics(model, batches(4))
+    for name in statistics_keys(once.state_dict()):
+        assert torch.allclose(once.state_dict()[name], twice.state_dict()[name], atol=1e-12), name
+
+
+def test_weights_momenta_and_gradients_are_left_alone() -> None:
+    model = two_layers()
+    before = values(model)
+    measure_statistics(model, batches(8, 5))
+    statistics = set(norm_keys(before)) - {"1.weight", "1.bias", "4.weight", "4.bias"}
+    assert all(torch.equal(model.state_dict()[name], before[name]) for name in before if name not in statistics)
+    assert [norm.momentum for norm in norm_layers(model).values()] == [0.3, None]
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_model_in_evaluation_mode_is_measured_all_the_same() -> None:
+    training, evaluating = two_layers(), two_layers().eval()
+    for model in (training, evaluating):
+        measure_statistics(model, batches(8))
+    assert all(map(torch.equal, training.state_dict().values(), evaluating.state_dict().values()))
+
+
+def test_batches_of_one_are_skipped() -> None:
+    with_ones, without = two_layers(), two_layers()
+    first, one, second, last = batches(6, 1, 4, 1)
+    assert measure_statistics(with_ones, [one, first, last, second, one])
+    assert measure_statistics(without, [first, second])
+    assert all(map(torch.equal, with_ones.state_dict().values(), without.state_dict().values()))
+
+
+@pytest.mark.parametrize("sizes", [(), (1,), (1, 1)])
+def test_without_a_batch_nothing_changes_and_it_says_so(sizes: tuple[int, ...]) -> None:
+    model = two_layers()
+    before = values(model)
+    assert measure_statistics(model, batches(*sizes)) is False
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert [norm.momentum for norm in norm_layers(model).values()] == [0.3, None]
+
+
+@pytest.mark.parametrize("name", ["digit-cnn", "resnet-18"])
+def test_afterwards_evaluation_sees_nearly_what_training_saw(name: str) -> None:
+    """With the statistics of one batch, that batch is normalised alike in both modes, but for n against n - 1."""
+    model = make(name)
+    stir_norms(model)
+    x = inputs(model, 32)
+    with torch.no_grad():
+        stale = deepcopy(model).eval()(x)
+        expected = deepcopy(model).train()(x)
+        measure_statistics(model, [x])
+        found = model.eval()(x)
+    spread = float(expected.std())
+    assert float((found - expected).abs().mean()) < 0.1 * spread
+    assert float((stale - expected).abs().mean()) > 0.3 * spread
+
+
+# --- pooled ----------------------------------------------------------------------------------------------------
+
+
+def statistics_of(x: Real) -> dict[str, Tensor]:
+    """Means and biased variances in two layers whose activations are x and -2x: (n, 3)."""
+    layers = {"a": x, "b": -2 * x}
+    means = {f"{layer}.running_mean": torch.from_numpy(values.mean(0)) for layer, values in layers.items()}
+    return means | {f"{layer}.running_var": torch.from_numpy(values.var(0)) for layer, values in layers.items()}
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0.0, 0.1, 10.0]),
+)
+def test_pooled_statistics_are_those_of_all_samples_together(sizes: list[int], seed: int, apart: float) -> None:
+    rng = np.random.default_rng(seed)
+    groups = [rng.normal(rng.normal(0, apart, 3), rng.uniform(0.1, 2), (size, 3)) for size in sizes]
+    found = pooled((float(len(group)), statistics_of(group)) for group in groups)
+    expected = statistics_of(np.concatenate(groups))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].dtype == torch.float32
+        # float32 has 24 bits: 6e-8 of a value.
+        assert found[name].double().numpy() == pytest.approx(value.numpy(), rel=2e-7, abs=1e-12), name
+
+
+def test_a_far_mean_does_not_drown_a_small_variance() -> None:
+    groups = [np.full((4, 3), 1000.0) + np.array([[0.01], [-0.01], [0.01], [-0.01]])] * 2
+    found = pooled((4.0, statistics_of(group)) for group in groups)
+    assert found["a.running_var"].numpy() == pytest.approx(1e-4, rel=1e-4)
+
+
+def test_equal_constants_have_no_variance_below_zero() -> None:
+    groups: list[Any] = [np.full((1, 3), value) for value in (0.1, 0.1, 0.1)]
+    found = pooled((3.0, statistics_of(group)) for group in groups)
+    assert (found["a.running_var"] >= 0).all()
+    assert found["a.running_var"].numpy() == pytest.approx(0, abs=1e-12)
+
+
+def test_other_tensors_are_left_out_and_no_groups_give_nothing() -> None:
+    group = {**statistics_of(np.ones((2, 3))), "a.weight": torch.ones(3), "a.num_batches_tracked": torch.tensor(3)}
+    assert pooled([(2.0, group)]).keys() == statistics_of(np.ones((2, 3))).keys()
+    assert pooled([]) == {}
