@@ -52,6 +52,8 @@ class Matching(NamedTuple):
     """Posterior means S / P (atoms, d), float64."""
     atoms_of: dict[str, Tensor]
     """By client, the atom of each of its neurons (n,); no two neurons of a client share one."""
+    shrinkage: Tensor
+    """By how much an atom is smaller than the mean of its neurons (atoms,): (m / sigma^2) / P, float64."""
 
 
 def match(neurons: Mapping[str, Tensor], prior: Prior, sweeps: int, draws: np.random.Generator) -> Matching:
@@ -68,7 +70,7 @@ def match(neurons: Mapping[str, Tensor], prior: Prior, sweeps: int, draws: np.ra
         for i in draws.permutation(len(order)):
             pool.remove(order[i], neurons[order[i]])
             pool.add(order[i], neurons[order[i]])
-    return Matching(pool.means(), pool.atoms_of)
+    return Matching(pool.means(), pool.atoms_of, pool.users * prior.neuron_precision / prior.precisions(pool.users))
 
 
 @dataclass

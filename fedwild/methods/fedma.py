@@ -144,7 +144,7 @@ class FedMA(Method):
         mean = weighted_mean(in_order(replies, turn, matching), "model")
         assert mean is not None
         layer = layer_of(turn.layer, matching.atoms, like=server.state.group("model"))
-        return {**mean, **layer, **{name: of_atoms(values, matching) for name, values in norms.items()}}
+        return {**mean, **layer, **{name: of_atoms(name, values, matching) for name, values in norms.items()}}
 
     def predictor(self, server: Server, client: Client | None = None) -> Predictor:
         classes = len(server.classes)
@@ -260,10 +260,15 @@ def layer_of(layer: Layer, neurons: Tensor, like: Mapping[str, Tensor]) -> dict[
     return tensors
 
 
-def of_atoms(values: Mapping[str, Tensor], matching: Matching) -> Tensor:
+def of_atoms(name: str, values: Mapping[str, Tensor], matching: Matching) -> Tensor:
     """A norm's tensor (atoms,) from those of the clients (n_k,); of a counter (), the first client's."""
     first = next(iter(values.values()))
-    return mean_over_users(values, matching).to(first.dtype) if first.dim() else first
+    if not first.dim():
+        return first
+    mean = mean_over_users(values, matching)
+    # The prior makes atoms smaller than the neurons were whose outputs these statistics are of.
+    power = {"running_mean": 1, "running_var": 2}.get(name.rpartition(".")[2], 0)
+    return (mean * matching.shrinkage**power).to(first.dtype)
 
 
 def in_order(replies: Replies, turn: Turn, matching: Matching) -> Iterator[Reply]:

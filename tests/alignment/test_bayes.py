@@ -248,7 +248,7 @@ def test_huge_weights_give_finite_atoms() -> None:
 
 
 def test_what_goes_with_a_neuron_is_averaged_over_the_clients_that_use_its_atom() -> None:
-    matching = Matching(torch.zeros(3, 1), {"a": torch.tensor([2, 0]), "b": torch.tensor([0, 1])})
+    matching = Matching(torch.zeros(3, 1), {"a": torch.tensor([2, 0]), "b": torch.tensor([0, 1])}, torch.ones(3))
     values = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([4.0, 8.0])}
     assert mean_over_users(values, matching).tolist() == [3.0, 8.0, 1.0]
 

@@ -285,11 +285,30 @@ def test_norms_follow_their_neurons_and_are_averaged_over_those_who_use_the_atom
     torch.testing.assert_close(found["conv1.conv.weight"][atoms["a"]], 2 / 3 * ours["conv1.conv.weight"])
     assert len(shift) == 4
     for name in shift:
-        # The plain mean, although one of them has three times as many samples.
-        torch.testing.assert_close(found[name][atoms["a"]], ours[name] + 1.0)
+        # The plain mean, although one of them has three times as many samples; statistics shrink with the neurons.
+        shrunk = {"running_mean": 2 / 3, "running_var": 4 / 9}.get(name.rpartition(".")[2], 1.0)
+        torch.testing.assert_close(found[name][atoms["a"]], shrunk * (ours[name] + 1.0))
     assert int(found["conv1.norm.num_batches_tracked"]) == 7
     torch.testing.assert_close(found["conv2.conv.weight"][:, atoms["a"]], ours["conv2.conv.weight"])
     torch.testing.assert_close(found["head.weight"], ours["head.weight"])
+
+
+def test_a_matched_layer_of_equal_clients_answers_as_they_do_though_its_weights_are_smaller(data: Any) -> None:
+    server = server_at(NORMED, 0)
+    network = stirred(NORMED, 1).eval()
+    with torch.no_grad():
+        network.get_parameter("conv1.conv.weight").mul_(50)  # so far apart that equal neurons find each other
+        network.get_buffer("conv1.norm.running_mean").mul_(50)
+        network.get_buffer("conv1.norm.running_var").mul_(50**2)
+    ours = weights_of(network)
+    method_of(data).merge(server, replies_of({"a": ours, "b": ours}, {"a": 10, "b": 30}))
+    merged = server.state.group("model")
+    x = inputs(network)
+    with torch.no_grad():
+        before = network(x)
+        after = with_widths(NORMED.build(2, Rng(0)), merged).eval()(x)
+    assert merged["conv1.conv.weight"].norm() < 0.7 * ours["conv1.conv.weight"].norm()
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
 
 
 class Buffer(bytearray):
