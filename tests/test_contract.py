@@ -15,10 +15,13 @@ from fedwild.config import PARTS, default_parts
 from fedwild.engines.base import Job
 from fedwild.engines.site import Site
 from fedwild.errors import UserError
+from fedwild.federation import Federation
 from fedwild.methods import METHODS
 from fedwild.payload import Payload
 from fedwild.protocol import Server
 from fedwild.rng import Rng
+from fedwild.runs.events import read_events
+from fedwild.runs.folder import RunFolder
 from tests.tiny import brief, even_shares, model_bytes, opened, run_tiny, split_by, tiny_dataset, tiny_experiment
 
 ALL = METHODS.names()
@@ -81,6 +84,40 @@ def test_final_model_is_bit_equal_for_any_number_of_workers(method: str, tmp_pat
         run_tiny(tmp_path / str(workers), method, dataset, split, workers=workers)
     models = [model_bytes(tmp_path / str(workers)) for workers in (0, 1, 2, 4)]
     assert models[0] == models[1] == models[2] == models[3]
+
+
+class Killed(Exception):
+    """The end of a process, as far as the run's files can tell."""
+
+
+@pytest.mark.parametrize("model", [{}, {"model": {"name": "digit-cnn", "width": 0.05}}])
+@pytest.mark.parametrize("method", ALL)
+def test_a_run_killed_in_every_round_ends_as_the_undisturbed_one(
+    method: str, model: dict[str, Any], tmp_path: Path
+) -> None:
+    dataset, split = small(method)
+    run_tiny(tmp_path / "whole", method, dataset, split, model)
+    events = read_events(tmp_path / "whole" / "events.jsonl")
+    rounds = [event["index"] for event in events if event["event"] == "round" and event["participants"]]
+    killed = []
+
+    def kill_once(event: dict[str, Any]) -> None:
+        # When a client of the round has answered, and nothing of the round is on disk but what it left.
+        if event["event"] == "client" and event["index"] not in killed:
+            killed.append(event["index"])
+            raise Killed
+
+    with pytest.raises(Killed):
+        run_tiny(tmp_path / "killed", method, dataset, split, model, listener=kill_once)
+    while True:
+        experiment = tiny_experiment(method, dataset, split, {"engine": {"workers": 0}, **model})
+        try:
+            Federation(experiment, RunFolder.open(tmp_path / "killed"), kill_once).run()
+            break
+        except Killed:
+            continue
+    assert killed == rounds
+    assert model_bytes(tmp_path / "killed") == model_bytes(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("method", ALL)

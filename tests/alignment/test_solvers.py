@@ -104,6 +104,7 @@ def test_if_every_place_can_have_its_favourite_nothing_is_searched(monkeypatch: 
     costs = 1 + torch.rand(50, 50, generator=torch.Generator().manual_seed(1))
     costs[torch.arange(50), order] = 0.5
     assert torch.equal(assignment(costs), order)
+    assert torch.equal(assignment(torch.ones(50, 50)), torch.arange(50))
 
 
 def test_a_favourite_that_many_places_share_goes_where_the_sum_is_least() -> None:
@@ -138,6 +139,13 @@ def test_a_sinkhorn_plan_has_rows_and_columns_that_add_up_to_one(entropy: float)
     ones = torch.ones(25, dtype=torch.float64)
     torch.testing.assert_close(plan.sum(dim=1), ones, rtol=0, atol=1e-12)
     torch.testing.assert_close(plan.sum(dim=0), ones, rtol=0, atol=1e-4)
+
+
+def test_rows_add_up_to_one_even_if_sinkhorn_has_not_converged() -> None:
+    pytest.importorskip("ot")
+    plan = sinkhorn(distances(25), 0.001)
+    assert float((plan.sum(dim=0) - 1).abs().max()) > 1e-3
+    torch.testing.assert_close(plan.sum(dim=1), torch.ones(25, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
 def test_a_sinkhorn_plan_is_that_of_pot_for_costs_relative_to_the_largest() -> None:

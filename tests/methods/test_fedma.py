@@ -23,7 +23,6 @@ from fedwild.engines.base import Job
 from fedwild.engines.site import Site
 from fedwild.errors import BadReply, UserError
 from fedwild.experiment import Experiment
-from fedwild.federation import Federation
 from fedwild.initial import Initial
 from fedwild.methods import fedma
 from fedwild.methods.fedma import (
@@ -42,12 +41,11 @@ from fedwild.models.widths import with_widths
 from fedwild.payload import Payload
 from fedwild.protocol import Client, Replies, Server, Step
 from fedwild.rng import Rng
-from fedwild.runs.folder import RunFolder
 from fedwild.task import Task, weights_of
 from fedwild.training import train
 from tests.conftest import TINY, Refused
 from tests.models.cases import inputs, make, stir_norms
-from tests.tiny import even_shares, model_bytes, run_experiment, run_tiny, split_by, tiny_dataset, tiny_experiment
+from tests.tiny import even_shares, run_experiment, run_tiny, split_by, tiny_dataset, tiny_experiment
 
 NORMED = Task((1, 8, 8), "digit-cnn", {"width": 0.04})
 PLAIN = Task((1, 8, 8), "mlp", {"hidden": [8, 6]})
@@ -466,24 +464,6 @@ def test_clients_that_miss_a_round_do_not_stop_the_others(data: Any, tmp_path: P
     assert len(rounds) == 7
     assert len({tuple(event["participants"]) for event in rounds}) > 2
     assert not [event for event in events if event["event"] == "client-failed"]
-
-
-def test_a_run_killed_within_a_pass_ends_as_the_undisturbed_one(data: Any, tmp_path: Path) -> None:
-    split = split_by(data, 2, even_shares(data, 2, 3))
-    settings = {"method": {"rounds": 5}}
-
-    class Killed(Exception):
-        pass
-
-    def kill(event: dict[str, Any]) -> None:
-        if event["event"] == "client" and event["index"] == 2:
-            raise Killed
-
-    run_tiny(tmp_path / "whole", "fedma", data, split, settings)
-    with pytest.raises(Killed):
-        run_tiny(tmp_path / "killed", "fedma", data, split, settings, listener=kill)
-    Federation(tiny_experiment("fedma", data, split, settings), RunFolder.open(tmp_path / "killed")).run()
-    assert model_bytes(tmp_path / "killed") == model_bytes(tmp_path / "whole")
 
 
 def test_own_starts_differ_and_a_shared_one_is_the_servers(data: Any) -> None:
