@@ -67,6 +67,19 @@ class Descent:
 
 
 PLAIN = Descent()
+SMALLEST_SHARE = 8
+"""With batch-norm, a last batch of less than an eighth of the usual size is left out."""
+
+
+def smallest_batch(model: Network, batch_size: int, samples: int) -> int:
+    """How many samples a batch must have to be trained on.
+
+    A batch of one has no variance for batch-norm to divide by, and one of two or three hardly any: a single step along
+    its gradient can undo an epoch. A client with no more than that trains on what it has.
+    """
+    if not has_batch_norm(model):
+        return 1
+    return max(2, min(batch_size // SMALLEST_SHARE, samples))
 
 
 def train(
@@ -83,8 +96,7 @@ def train(
         model.train()
     device = next(model.parameters()).device
     optimiser = settings.optimiser(model)
-    # A batch of one has no variance for batch-norm to divide by.
-    smallest = 2 if has_batch_norm(model) else 1
+    smallest = smallest_batch(model, settings.batch_size, len(samples))
     order, draws = rng.torch("batches"), rng.torch("objective")
     steps, last = 0, None
     for epoch in range(settings.epochs):

@@ -79,6 +79,15 @@ def test_batch_norm_skips_a_batch_of_one_and_takes_the_rest() -> None:
     assert train(model, samples(1, (1, 8, 8)), settings, objective(), Steering(), Rng(0)) == (0, None)
 
 
+@pytest.mark.parametrize(("count", "steps"), [(34, 1), (35, 1), (36, 2), (3, 1), (2, 1)])
+def test_batch_norm_leaves_out_a_last_batch_of_less_than_an_eighth(count: int, steps: int) -> None:
+    settings = LocalTraining(epochs=1, batch_size=32)
+    given = samples(count, (1, 8, 8))
+    normed, plain = build("digit-cnn", (1, 8, 8), 3, params={"width": 0.05}), build("simple-cnn", (1, 8, 8), 3)
+    assert train(normed, given, settings, objective(), Steering(), Rng(0)).steps == steps
+    assert train(plain, given, settings, objective(), Steering(), Rng(0)).steps == -(-count // 32)
+
+
 def test_label_smoothing_equals_the_spread_target() -> None:
     model, (x, y) = small_model(), samples(6).all()
     target = F.one_hot(y, 3) * 0.7 + 0.3 / 3

@@ -7,6 +7,7 @@ look at both sides of a neuron are those of Ainsworth, Hayase, Srinivasa: Git Re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -34,15 +35,16 @@ def match(
     count; with permutations it can only bring the models nearer. With several pieces, costs add up.
     """
     maps: dict[str, Tensor] = {}
+    costs = Costs(source, target, maps)
     for space in graph.spaces:
         writers = [layer for layer in graph.weighted if layer.outputs == space]
         ready = [layer for layer in writers if layer.inputs is None or layer.inputs in maps]
-        maps[space] = solve(sum_of(_written(layer, source, target, maps) for layer in ready))
+        maps[space] = solve(sum_of(costs.written(layer) for layer in ready))
     for _ in range(sweeps):
         before = dict(maps)
         for space in graph.spaces:
-            written = (_written(layer, source, target, maps) for layer in graph.weighted if layer.outputs == space)
-            read = (_read(layer, source, target, maps) for layer in graph.weighted if layer.inputs == space)
+            written = (costs.written(layer) for layer in graph.weighted if layer.outputs == space)
+            read = (costs.read(layer) for layer in graph.weighted if layer.inputs == space)
             maps[space] = solve(sum_of((*written, *read)))
         if all(torch.equal(maps[space], before[space]) for space in maps):
             break
@@ -73,34 +75,59 @@ def squared_distances(places: Tensor, neurons: Tensor) -> Tensor:
 
 
 def sum_of(costs: Iterable[Tensor]) -> Tensor:
-    """Their sum, with one of them in memory at a time."""
-    costs = iter(costs)
-    total = next(costs)
-    for cost in costs:
-        total += cost
-    return total
+    """Their sum, with one of them in memory at a time; none of them is changed."""
+    return reduce(torch.add, costs)
 
 
-def _written(layer: Layer, source: Pieces, target: Pieces, maps: Mapping[str, Tensor]) -> Tensor:
-    """What it costs to have neuron j of the source at place i, by the weights that lead to them."""
-    return sum_of(
-        squared_distances(theirs.flatten(1), _columns(layer, ours, maps).flatten(1))
-        for ours, theirs in _pairs(layer, source, target)
-    )
+class Costs:
+    """What it costs to have neuron j of the source at place i, layer by layer, under maps that still change.
+
+    A layer's costs depend on the map at its other end only, and are kept as long as that stays the same: while some
+    layers find their order, the largest one need not be computed anew.
+    """
+
+    def __init__(self, source: Pieces, target: Pieces, maps: Mapping[str, Tensor]) -> None:
+        self.source, self.target, self.maps = source, target, maps
+        self._kept: dict[tuple[str, str], tuple[Tensor | None, Tensor]] = {}
+        self._turned: dict[str, list[tuple[Tensor, Tensor]]] = {}
+
+    def written(self, layer: Layer) -> Tensor:
+        """By the weights that lead to the neurons."""
+        return self._current("written", layer, layer.inputs, _pairs(layer, self.source, self.target))
+
+    def read(self, layer: Layer) -> Tensor:
+        """By the weights that lead away from them."""
+        return self._current("read", layer, layer.outputs, self._turned_pairs(layer))
+
+    def _current(
+        self, side: str, layer: Layer, other_end: str | None, pairs: Iterable[tuple[Tensor, Tensor]]
+    ) -> Tensor:
+        order = None if other_end is None else self.maps[other_end]
+        known = self._kept.get((layer.name, side))
+        if known is None or not _same(known[0], order):
+            mapped = ((ours if order is None else with_inputs(layer, ours, order), theirs) for ours, theirs in pairs)
+            known = order, sum_of(squared_distances(theirs.flatten(1), ours.flatten(1)) for ours, theirs in mapped)
+            self._kept[layer.name, side] = known
+        return known[1]
+
+    def _turned_pairs(self, layer: Layer) -> Iterable[tuple[Tensor, Tensor]]:
+        """The weights as if the layer were run backwards (inputs, outputs, ...): what it reads is what it writes."""
+        if layer.name not in self._turned:
+            assert layer.inputs is not None
+            neurons = len(self.maps[layer.inputs])
+            self._turned[layer.name] = [
+                (_turned(ours, neurons), _turned(theirs, neurons))
+                for ours, theirs in _pairs(layer, self.source, self.target)
+            ]
+        yield from self._turned[layer.name]
 
 
-def _read(layer: Layer, source: Pieces, target: Pieces, maps: Mapping[str, Tensor]) -> Tensor:
-    """The same by the weights that lead away from them."""
-    assert layer.inputs is not None
-    neurons = len(maps[layer.inputs])
+def _turned(weight: Tensor, neurons: int) -> Tensor:
+    return weight.reshape(len(weight), neurons, -1).transpose(0, 1).contiguous()
 
-    def by_input(weight: Tensor) -> Tensor:
-        return weight.reshape(len(weight), neurons, -1).transpose(0, 1).flatten(1)
 
-    return sum_of(
-        squared_distances(by_input(theirs), by_input(_rows(layer, ours, maps)))
-        for ours, theirs in _pairs(layer, source, target)
-    )
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is b or (a is not None and b is not None and torch.equal(a, b))
 
 
 def _pairs(layer: Layer, source: Pieces, target: Pieces) -> Iterable[tuple[Tensor, Tensor]]:

@@ -30,7 +30,7 @@ def assignment(costs: Tensor) -> Tensor:
     if len(best.unique()) == len(best):
         return best
     # Every neuron is taken once, so that taking a price off each of them changes no choice.
-    left = costs.double() - _prices(costs).double()
+    left = costs.to(torch.float64, copy=True).sub_(_prices(costs))
     # Less than any difference that counts: it only decides between equals, such as neurons without a weight.
     left.diagonal().sub_(1e-9 * (costs.mean(dtype=torch.float64) - least.min()))
     return torch.from_numpy(linear_sum_assignment(left.numpy())[1]).long()

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import pytest
 import torch
 from torch import Tensor
 
-from fedwild.alignment import Pieces, distance, match, moved, whole
+from fedwild.alignment import Pieces, distance, match, matching, moved, whole
 from fedwild.alignment.matching import squared_distances
 from fedwild.models import LayerGraph, Network, build
 from tests.models.cases import inputs, make, stir_norms
@@ -141,6 +141,45 @@ def test_no_sweep_takes_different_models_farther_apart(name: str) -> None:
     ]
     assert all(after <= before * (1 + 1e-9) for before, after in pairwise(distances))
     assert distances[-1] < distances[2] < distances[1] < distances[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_sweep_gives_each_space_in_turn_the_order_that_brings_the_models_nearest(seed: int) -> None:
+    """Against trying every permutation of one space while the others keep theirs."""
+    network = build("mlp", (3,), 6, True, {"hidden": [5, 4, 5]})
+    graph, draws = network.graph(), torch.Generator().manual_seed(seed)
+    source, target = (
+        whole({key: torch.randn(value.shape, generator=draws).double() for key, value in network.state_dict().items()})
+        for _ in range(2)
+    )
+
+    def best(space: str, maps: State) -> Tensor:
+        orders = [torch.tensor(order) for order in permutations(range(graph.spaces[space]))]
+        return min(orders, key=lambda order: distance(graph, source, target, {**maps, space: order}))
+
+    first = maps = match(graph, source, target)
+    for sweeps in (1, 2, 3):
+        for space in graph.spaces:
+            maps = {**maps, space: best(space, maps)}
+        assert same(match(graph, source, target, sweeps=sweeps), maps)
+    assert not same(maps, first)
+
+
+def test_layers_are_computed_again_only_if_the_map_at_their_other_end_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network, state = model("mlp")
+    copy = network.graph().permute(state, random_orders(network.graph()))
+    computed: list[tuple[int, ...]] = []
+
+    def costs(places: Tensor, neurons: Tensor) -> Tensor:
+        computed.append(tuple(places.shape))
+        return squared_distances(places, neurons)
+
+    monkeypatch.setattr(matching, "squared_distances", costs)
+    match(network.graph(), whole(state), whole(copy), sweeps=5)
+    # What writes the two layers is known from the first pass; the sweep adds what reads them.
+    assert computed == [(16, 20), (12, 16), (16, 12), (12, 5)]
 
 
 def test_sweeps_end_early_once_nothing_moves() -> None:
