@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from fedwild.alignment.matching import Pieces, match, moved, whole
@@ -107,6 +108,8 @@ def align_two(alignment: Alignment, model: Disentangled, target: Disentangled, r
     They overlap: where weights of both meet, their mean counts. Weights in neither follow the whole model, or are zero.
     """
     aligned, moves, maps = _by_whole(alignment, model, target)
+    # A plan spreads a weight over several places; a permutation does not, and bytes are moved faster.
+    kind = torch.uint8 if all(order.dim() == 1 for order in maps.values()) else torch.float32
     count: Weights = {}
     subnetworks: dict[Part, Masks] = {"close": model.close, "open": model.open}
     for part, masks in subnetworks.items():
@@ -114,10 +117,10 @@ def align_two(alignment: Alignment, model: Disentangled, target: Disentangled, r
         own = alignment.maps(whole(ours), whole(target.two[part]))
         moves[part] = moved(own)
         _add(aligned, alignment.graph.permute(ours, own))
-        _add(count, alignment.graph.permute({name: mask.float() for name, mask in masks.items()}, own))
+        _add(count, alignment.graph.permute({name: mask.to(kind) for name, mask in masks.items()}, own))
     if rest == "kept":
         _add(aligned, alignment.graph.permute(model.masked(model.part("rest")), maps))
-        left_out = {name: model.parts(name).rest.float() for name in model.close}
+        left_out = {name: model.parts(name).rest.to(kind) for name in model.close}
         _add(count, alignment.graph.permute(left_out, maps))
     for name, times in count.items():
         aligned[name] /= times.clamp_min(1)

@@ -272,7 +272,7 @@ class FedPD(FedAvg):
         """The replies of clients with samples, their neurons in one common order."""
         graph, info = self.graph(server), server.state.info
         info["moved"] = {}
-        fixed = self.fixed_target(replies)
+        chosen, fixed = self.fixed_target(replies)
         so_far = RunningMean()
         for reply in replies:
             if not reply.samples:
@@ -281,7 +281,9 @@ class FedPD(FedAvg):
             if model.close:
                 server.state.put(f"shares/{reply.client}", shares_of(model))
             target = fixed if fixed is not None else Disentangled(so_far.mean(), {}, {})
-            result = self.align(graph, model, target)
+            # The target is in its own order already.
+            own = reply.client == chosen
+            result = unaligned(model, self.params.rest) if own else self.align(graph, model, target)
             so_far.add(result.state)
             if parts is not None:
                 ours = Disentangled(result.state, *(graph.permute(m, result.maps) for m in (model.close, model.open)))
@@ -291,13 +293,13 @@ class FedPD(FedAvg):
             info["moved"][reply.client] = result.moved
             yield Reply(reply.client, Payload.of(reply.payload.info, model=result.state))
 
-    def fixed_target(self, replies: Replies) -> Disentangled | None:
-        """The model that all others are aligned to; None if that is the mean of those aligned so far."""
+    def fixed_target(self, replies: Replies) -> tuple[str | None, Disentangled | None]:
+        """Whom all others are aligned to, and its model; nobody if that is the mean of those aligned so far."""
         if self.params.target == "mean" or self.params.align == "none":
-            return None
+            return None, None
         givers = [reply.client for reply in replies if reply.samples]
         chosen = givers[self.params.target % len(givers)] if givers else None
-        return next((disentangled(reply.payload) for reply in replies if reply.client == chosen), None)
+        return chosen, next((disentangled(reply.payload) for reply in replies if reply.client == chosen), None)
 
     def align(self, graph: LayerGraph, model: Disentangled, target: Disentangled) -> Aligned:
         """A client's model in the order of the target's neurons."""

@@ -69,4 +69,5 @@ def _check_tensors_fit(weights: Mapping[str, Tensor], task: Task) -> None:
     try:
         check_like(weights, task.spec(len(weights["head.weight"]), bias="head.bias" in weights), "its model")
     except BadReply as problem:
-        raise UserError(f"model.name = {task.model!r} is not built as it was then: {problem}.") from problem
+        reason = "is not built as it was then, or was made wider by its method"
+        raise UserError(f"model.name = {task.model!r} {reason}: {problem}.") from problem

@@ -237,6 +237,16 @@ def test_two_subnetworks_by_hand(rest: Rest) -> None:
     assert result.state["head.weight"].tolist() == [[200, 100], [350, 350]]
 
 
+@by_parts
+def test_a_plan_that_spreads_all_neurons_evenly_gives_their_mean_in_every_part(align: Align) -> None:
+    alignment = Alignment(GRAPH, lambda costs: torch.full_like(costs, 1 / len(costs)))
+    result = align(alignment, MODEL, TARGET, "kept")
+    assert set(result.moved.values()) == {0.5}
+    assert result.state["fc1.fc.weight"].tolist() == [[1.5, 4, 3.5, 6]] * 2
+    assert result.state["fc1.fc.bias"].tolist() == [15, 15]
+    assert result.state["head.weight"].tolist() == [[150, 150], [350, 350]]
+
+
 # --- against a naive implementation ------------------------------------------------------------------------
 
 NEURONS, POSITIONS = 4, 2

@@ -112,8 +112,9 @@ def test_a_favourite_that_many_places_share_goes_where_the_sum_is_least() -> Non
     assert assignment(costs).tolist() == [1, 0, 2]
 
 
-def test_assignment_gives_the_same_order_again_and_leaves_its_costs_alone() -> None:
-    costs = distances(120)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_assignment_gives_the_same_order_again_and_leaves_its_costs_alone(dtype: torch.dtype) -> None:
+    costs = distances(120).to(dtype)
     before = costs.clone()
     first = assignment(costs)
     assert first.dtype == torch.long
