@@ -221,8 +221,13 @@ WHERE_IT_ACTS: dict[tuple[str, str], dict[str, Any]] = {
     ("fedpd-paper", "calibrate"): WITH_NORMS,
 }
 """By method and setting, what it needs to act."""
-OTHER_VALUES: dict[tuple[str, str], Any] = {("fedpd", "sweeps"): 0}
-"""Where one more changes nothing, since sweeps end when nothing moves."""
+OTHER_VALUES: dict[tuple[str, str], Any] = {
+    # Sweeps end when nothing moves, so that one more changes nothing.
+    ("fedpd", "sweeps"): 0,
+    # What "auto" decides for clients whose labels are alike is the next choice.
+    ("fedpd", "mean"): "all",
+    ("fedpd", "norms"): "merged",
+}
 
 
 @pytest.mark.parametrize(("method", "section", "key"), effect_cases())
