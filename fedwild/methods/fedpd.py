@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedwild.aggregation import by_samples, equally, weighted_mean
 from fedwild.alignment import Solver, assignment, entropic
+from fedwild.alignment.means import PartMeans, RunningMean, of_parts
 from fedwild.alignment.parts import Aligned, Alignment, Disentangled, align_three, align_two, align_whole, unaligned
 from fedwild.errors import BadReply, UserError
 from fedwild.methods.base import METHODS
@@ -357,59 +358,6 @@ def label_distance(counts: Tensor) -> float:
     everyone = counts.sum(0) / counts.sum()
     distances = (shares - everyone).abs().sum(1) / 2
     return float((distances * counts.sum(1)).sum() / counts.sum())
-
-
-class PartMeans:
-    """For every weight and each of its four parts, the mean over the clients for which it plays that part."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-        self._weights: dict[str, Tensor] = {}
-
-    def add(self, model: Disentangled, weight: float) -> None:
-        for name in model.close:
-            for part, mask in model.parts(name)._asdict().items():
-                key = f"{part}/{name}"
-                if key not in self._sums:
-                    self._sums[key] = torch.zeros(mask.shape, dtype=torch.float64)
-                    self._weights[key] = torch.zeros(mask.shape)
-                self._sums[key].add_(model.state[name] * mask, alpha=weight)
-                self._weights[key].add_(mask, alpha=weight)
-
-    def means(self, common: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """By part/name; where a weight plays a part for nobody, its mean over all clients."""
-        found = {}
-        for key, total in self._sums.items():
-            weights = self._weights[key]
-            own = (total / weights).float()
-            found[key] = torch.where(weights > 0, own, common[key.partition("/")[2]])
-        return found
-
-
-def of_parts(means: Mapping[str, Mapping[str, Tensor]], model: Disentangled) -> dict[str, Tensor]:
-    """Every weight that has masks, from the means for the parts that these masks say."""
-    chosen: dict[str, Tensor] = {}
-    for name in model.close:
-        chosen[name] = means["rest"][name]
-        for part, mask in model.parts(name)._asdict().items():
-            chosen[name] = torch.where(mask, means[part][name], chosen[name])
-    return chosen
-
-
-class RunningMean:
-    """The plain mean of the models so far."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._sums: dict[str, Tensor] = {}
-
-    def add(self, state: Mapping[str, Tensor]) -> None:
-        self._count += 1
-        for name, tensor in state.items():
-            self._sums[name] = tensor.clone() if name not in self._sums else self._sums[name].add_(tensor)
-
-    def mean(self) -> dict[str, Tensor]:
-        return {name: total / self._count for name, total in self._sums.items()}
 
 
 def disentangled(payload: Payload) -> Disentangled:

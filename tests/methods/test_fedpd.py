@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from fedwild.alignment.means import RunningMean
 from fedwild.classes import ClassRegistry
 from fedwild.cli import main
 from fedwild.data import Dataset
 from fedwild.engines.base import Job
 from fedwild.engines.site import Site
 from fedwild.errors import BadReply, UserError
-from fedwild.methods.fedpd import RunningMean, label_distance
+from fedwild.methods.fedpd import label_distance
 from fedwild.models import build
 from fedwild.models.norms import measure_statistics, norm_keys
 from fedwild.payload import Payload
