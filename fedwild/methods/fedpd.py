@@ -142,7 +142,7 @@ class FedPD(FedAvg):
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         model = self.own_model(payload, client, rng)
         if client.step.phase == CALIBRATE:
-            return self.calibrated(model, client, rng, own=payload.info["own_norms"])
+            return self.calibrated(model, client, rng)
         if self.params.importance == "none":
             reply = self.trained(model, payload, client, rng)
         else:
@@ -150,16 +150,14 @@ class FedPD(FedAvg):
             reply = self.trained(model, payload, client, rng, importance)
             self.add_subnetworks(reply, importance)
         reply.info["labels"] = torch.bincount(client.train.y, minlength=len(client.classes)).tolist()
-        self.keep_norms(reply.group("model"), client)
         return reply
 
     def own_model(self, payload: Payload, client: Client, rng: Rng) -> Network:
-        """The model sent, with the client's own norms if it has some; or one of the client's own to begin with."""
+        """The model sent, or one of the client's own to begin with."""
         outputs = self.outputs(len(client.classes))
         if self.params.start == "own" and client.step.index == 0:
             return client.task.build(outputs, rng)
-        own = client.state.group("norms") if payload.info["own_norms"] else {}
-        return client.task.network({**payload.group("model"), **own}, outputs)
+        return client.task.network(payload.group("model"), outputs)
 
     def add_subnetworks(self, reply: Payload, importance: Importance) -> None:
         """The closed-set and the open-set subnetwork (Eq. 6 and 7), as packed bits."""
@@ -173,42 +171,34 @@ class FedPD(FedAvg):
         # For the log: in layer order, the share of the weights that both subnetworks keep.
         reply.info["overlap"] = [round(float((close[name] & open_[name]).float().mean()), 4) for name in close]
 
-    def keep_norms(self, state: Mapping[str, Tensor], client: Client) -> None:
-        if self.params.norms != "merged":
-            client.state.put("norms", {name: state[name] for name in norm_keys(state)})
-
-    def calibrated(self, model: Network, client: Client, rng: Rng, own: bool) -> Payload:
+    def calibrated(self, model: Network, client: Client, rng: Rng) -> Payload:
         """Statistics of the client's own samples under the merged weights."""
         device = next(model.parameters()).device
         # In random order: samples may be stored class by class, and a batch of one class is not like the others.
         batches = (x.to(device) for x, _ in client.train.batches(CALIBRATION_BATCH, rng.torch("calibration")))
         measured = measure_statistics(model, batches)
-        reply = Payload(info={"samples": len(client.train) if measured else 0})
         state = client.task.weights(model)
-        self.keep_norms(state, client)
-        if not own:
-            reply.put("statistics", {name: state[name] for name in statistics_keys(state)})
-        return reply
+        statistics = {name: state[name] for name in statistics_keys(state)}
+        return Payload.of({"samples": len(client.train) if measured else 0}, statistics=statistics)
 
     # --- at the server ------------------------------------------------------------------------------------
 
     def send(self, server: Server, client: str) -> Payload:
-        info = {"own_norms": self.own_norms(server)}
-        return Payload.of(info, model=self.weights_of(server, client), **self.correction.down(server))
+        return Payload.of(model=self.weights_of(server, client), **self.correction.down(server))
 
     def weights_of(self, server: Server, client: str) -> dict[str, Tensor]:
-        """The merged model, each weight being the mean for the part that it plays at this client."""
-        common = server.state.group("model")
-        if not self.by_part(server) or f"masks/{client}" not in server.state:
-            return common
+        """The merged model, with the client's own norms and the mean of each weight for the part that it plays here."""
+        weights = {**server.state.group("model"), **server.state.group(f"norms/{client}")}
         masks = server.state.members(f"masks/{client}")
-        return {**common, **of_parts(server.state.members("parts"), disentangled(Payload.of(model=common, **masks)))}
+        if not masks:
+            return weights
+        model = disentangled(Payload.of(model=weights, **masks))
+        return {**weights, **of_parts(server.state.members("parts"), model)}
 
     def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
         spec = server.task.spec(self.outputs(len(server.classes)))
         if server.step.phase == CALIBRATE:
-            statistics = {name: spec[name] for name in statistics_keys(spec)}
-            return {} if self.own_norms(server) else {"statistics": statistics}
+            return {"statistics": {name: spec[name] for name in statistics_keys(spec)}}
         groups = super().expects(server)
         if self.params.importance == "none":
             return groups
@@ -265,9 +255,12 @@ class FedPD(FedAvg):
             server.note(f"clients' labels are {verdict} (distance {distance:.2f}): every client gets {what}")
 
     def merge_statistics(self, server: Server, replies: Replies) -> None:
-        if not self.own_norms(server):
-            groups = ((float(r.samples), r.payload.group("statistics")) for r in replies if r.samples)
-            server.state.put("model", {**server.state.group("model"), **pooled(groups)})
+        found = ((reply, reply.payload.group("statistics")) for reply in replies if reply.samples)
+        if self.own_norms(server):
+            for reply, statistics in found:
+                server.state.add(f"norms/{reply.client}", statistics)
+        else:
+            server.state.add("model", pooled((float(reply.samples), statistics) for reply, statistics in found))
 
     def aligned(self, server: Server, replies: Replies, weight: Weight, parts: PartMeans | None) -> Iterator[Reply]:
         """The replies of clients with samples, their neurons in one common order."""
@@ -286,6 +279,9 @@ class FedPD(FedAvg):
             own = reply.client == chosen
             result = unaligned(model, self.params.rest) if own else self.align(graph, model, target)
             so_far.add(result.state)
+            if self.own_norms(server):
+                norms = {name: result.state[name] for name in norm_keys(result.state)}
+                server.state.put(f"norms/{reply.client}", norms)
             if parts is not None:
                 ours = Disentangled(result.state, *(graph.permute(m, result.maps) for m in (model.close, model.open)))
                 parts.add(ours, weight(reply))
@@ -316,10 +312,7 @@ class FedPD(FedAvg):
         return server.task.graph(self.outputs(len(server.classes)))
 
     def predictor(self, server: Server, client: Client | None = None) -> Predictor:
-        weights = server.state.group("model")
-        if client is not None:
-            own = client.state.group("norms") if self.own_norms(server) else {}
-            weights = {**self.weights_of(server, client.name), **own}
+        weights = server.state.group("model") if client is None else self.weights_of(server, client.name)
         model = server.task.network(weights, self.outputs(len(server.classes)), slot="predictor")
         return ScoredModel(model, len(server.classes), self.score)
 

@@ -24,8 +24,7 @@ from fedwild.protocol import Replies, Server, Step
 from fedwild.rng import Rng
 from fedwild.runs.events import read_events
 from fedwild.subnetworks import packed, unpacked
-from fedwild.task import Task
-from tests.tiny import even_shares, model_bytes, opened, run_tiny, split_by, tiny_dataset, tiny_experiment
+from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset, tiny_experiment
 
 AS_FEDAVG = {
     "importance": "none",
@@ -363,16 +362,23 @@ def test_strangers_parts_follow_their_neurons(data: Dataset, tmp_path: Path) -> 
 # --- batch-norm -------------------------------------------------------------------------------------------
 
 
-def test_local_norms_stay_at_their_clients_and_everything_else_is_common(data: Dataset, tmp_path: Path) -> None:
-    run_tiny(tmp_path / "run", "fedpd", data, uneven(data), {**NORMS, "method": {"calibrate": False}})
-    run = opened(tmp_path / "run")
-    server = Server.from_payload(run.folder.server(), Task((1, 8, 8), "digit-cnn", {"width": 0.1}), Rng(0))
-    states = {name: Payload.read(next((run.folder.clients / name).iterdir())).group("norms") for name in server.clients}
-    model = server.state.group("model")
-    assert all(set(norms) == set(norm_keys(model)) for norms in states.values())
-    first, second = states["client-00"], states["client-01"]
-    assert not torch.equal(first["conv1.norm.running_mean"], second["conv1.norm.running_mean"])
-    assert not torch.equal(first["conv1.norm.weight"], second["conv1.norm.weight"])
+def test_every_client_has_norms_of_its_own_in_the_common_order_of_neurons(data: Dataset, tmp_path: Path) -> None:
+    experiment = tiny_experiment("fedpd", data, uneven(data), {**NORMS, "method": {"mean": "all"}})
+    method: Any = experiment.method
+    server = server_of(experiment)
+    graph = method.graph(server)
+    reply = Payload.decode(one_reply(experiment, data, tmp_path))
+    draws = torch.Generator().manual_seed(1)
+    orders = {space: torch.randperm(width, generator=draws) for space, width in graph.spaces.items()}
+    scales = {name: 1.1 for name in norm_keys(reply.group("model")) if name.endswith(".weight")}
+    theirs = {name: tensor * scales.get(name, 1) for name, tensor in reply.group("model").items()}
+    shuffled = Payload.of(reply.info, model=graph.permute(theirs, orders))
+    for subnetwork in ("close", "open"):
+        masks = unpacked(reply.group(subnetwork), reply.group("model"))
+        shuffled.put(subnetwork, packed(graph.permute(masks, orders)))
+    method.merge(server, Replies({"client-00": lambda: reply, "client-01": lambda: shuffled}))
+    for client, expected in {"client-00": reply.group("model"), "client-01": theirs}.items():
+        assert same(method.weights_of(server, client), expected)
 
 
 def test_calibrated_statistics_are_those_of_the_merged_weights_on_the_clients_samples(
@@ -381,18 +387,17 @@ def test_calibrated_statistics_are_those_of_the_merged_weights_on_the_clients_sa
     split = uneven(data)
     run_tiny(tmp_path / "run", "fedpd", data, split, NORMS)
     experiment = tiny_experiment("fedpd", data, split, NORMS)
-    clients = tmp_path / "run" / "clients"
-    state = Payload.read(max((clients / "client-01").iterdir())).group("norms")
-    model = build("digit-cnn", (1, 8, 8), 4, params={"width": 0.1})
     server = Server.from_payload(Payload.read(tmp_path / "run" / "model.safetensors"), experiment.task, Rng(0))
     method: Any = experiment.method
-    model.load_state_dict({**method.weights_of(server, "client-01"), **state})
-    site = Site(data, split, experiment.config.data, experiment.method, experiment.task, 0, clients, tmp_path)
+    weights = method.weights_of(server, "client-01")
+    model = build("digit-cnn", (1, 8, 8), 4, params={"width": 0.1})
+    model.load_state_dict(weights)
+    site = Site(data, split, experiment.config.data, experiment.method, experiment.task, 0, tmp_path, tmp_path)
     samples = site.client(Job("local", Step("calibrate", 0, 2), "", "client-01", split.known)).train
     measure_statistics(model, (x for x, _ in samples.batches(64)))
     for name, tensor in model.state_dict().items():
         if "running" in name:
-            assert torch.allclose(tensor, state[name], atol=1e-6), name
+            assert torch.allclose(tensor, weights[name], atol=1e-6), name
 
 
 def test_merged_norms_can_be_calibrated_too(data: Dataset, tmp_path: Path) -> None:
