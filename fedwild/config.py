@@ -285,7 +285,12 @@ def _foreign_parts(table: Table, method: type[Method] | None) -> list[str]:
 def _start_in_vain(table: Table, method: type[Method] | None) -> list[str]:
     """A run to start from, given to a method that would not look at it."""
     path = table.get("federation", {}).get("start_from")
-    if method is None or path is None or method.starts_from:
+    if method is None or path is None:
+        return []
+    if table.get("method", {}).get("start") == "own":
+        reason = "nobody would begin with its model"
+        return [f"federation.start_from = {path!r} is not allowed with method.start = 'own': {reason}."]
+    if method.starts_from:
         return []
     return [
         f"federation.start_from = {path!r} is not allowed: method {method.name!r} cannot begin with another run's "

@@ -354,3 +354,10 @@ def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path: Path) -> No
 
 def test_class_names_written_as_numbers_are_text() -> None:
     assert resolve({"data": {"name": "mnist", "known": [0, 1]}}).data.known == ["0", "1"]
+
+
+@pytest.mark.parametrize("method", ["fedma", "fedpd"])
+def test_a_run_to_start_from_is_refused_where_every_client_starts_on_its_own(method: str) -> None:
+    layers = {"method": {"name": method, "start": "own"}, "federation": {"start_from": "runs/other"}}
+    with pytest.raises(UserError, match=r"start_from = 'runs/other' is not allowed with method.start = 'own'"):
+        resolve(layers)

@@ -76,10 +76,6 @@ class FedMA(Method):
         return classes + self.objective.extra_outputs
 
     def start(self, server: Server) -> None:
-        if self.params.start == "own" and server.initial is not None:
-            raise UserError(
-                "federation.start_from is not allowed with method.start = 'own': nobody would begin with its model."
-            )
         server.state.put("model", initial_weights(server, self.outputs(len(server.classes))))
 
     # --- at the client ------------------------------------------------------------------------------------

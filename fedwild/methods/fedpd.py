@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -59,7 +59,7 @@ class FedPD(FedAvg):
             description="neurons are matched once for all parts, once for each of three parts (the paper), or once for "
             "each of the two subnetworks (without divide)",
         )
-        align: Literal["exact", "none"] | float = Field(
+        align: Literal["exact", "none"] | Annotated[float, Field(gt=0)] = Field(
             "exact", description="exact: the best permutation; a number: Sinkhorn with that entropy; none: not at all"
         )
         sweeps: int = Field(5, ge=0, description="passes over all layers after the first one; the paper has none")

@@ -92,9 +92,7 @@ def reordered(tensor: Tensor, order: Tensor) -> Tensor:
     order = order.to(tensor.device)
     if order.dim() == 1:
         return tensor.index_select(0, order)
-    return (
-        (order.to(tensor.dtype) @ tensor.flatten(1)).view_as(tensor) if tensor.dim() > 1 else order.to(tensor) @ tensor
-    )
+    return (order.to(tensor) @ tensor.reshape(len(tensor), -1)).view_as(tensor)
 
 
 def with_inputs(layer: Layer, weight: Tensor, order: Tensor) -> Tensor:

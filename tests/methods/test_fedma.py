@@ -506,10 +506,8 @@ def test_a_residual_network_is_refused_before_anything_is_written(refused: Refus
     assert "cannot match the layer 'layer1.0.body.conv2'" in error
 
 
-def test_another_runs_model_is_refused_where_nobody_would_begin_with_it(data: Any) -> None:
+def test_it_can_begin_with_another_runs_model(data: Any) -> None:
     server = server_at(PLAIN, 0)
     server.initial = Initial(weights_of(PLAIN.build(2, Rng(9))), ("a", "b"), "elsewhere")
-    with pytest.raises(UserError, match=r"method.start = 'own'"):
-        method_of(data, start="own").start(server)
     method_of(data).start(server)
     assert torch.equal(server.state.group("model")["head.weight"], server.initial.weights["head.weight"])

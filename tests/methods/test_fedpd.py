@@ -456,6 +456,7 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -
         (["--set", "method.align=0.1", "--set", "method.mean=part"], "and method.align = 0.1"),
         (["--set", "method.ratio=1.0"], "method.ratio"),
         (["--set", "method.align=sometimes"], "method.align"),
+        (["--set", "method.align=0"], "method.align = 0 is not allowed"),
     ],
 )
 def test_what_cannot_be_aligned_or_divided_is_refused_before_anything_is_written(
