@@ -12,8 +12,8 @@ import contextlib
 import json
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedwild.classes import UNKNOWN_NAME
 from fedwild.config import Config, changes, parse_setting, read_toml, resolve
-from fedwild.data import Samples
+from fedwild.data import Samples, Split
 from fedwild.engines.local import LocalEngine
-from fedwild.engines.site import Site, predict, state_file
+from fedwild.engines.site import Site, embed, predict, state_file
 from fedwild.errors import UserError
 from fedwild.evaluation import Evaluation, Examiner
 from fedwild.experiment import Experiment, fingerprint, prepare, usable_device
 from fedwild.federation import Federation, Listener
 from fedwild.openset import UNKNOWN, decide
 from fedwild.payload import Payload
-from fedwild.protocol import EVERYONE, Client, Method, Server
+from fedwild.protocol import EVERYONE, Client, Method, Outcome, Server
 from fedwild.rng import Rng
 from fedwild.runs.events import read_events
 from fedwild.runs.folder import RunFolder
@@ -121,29 +122,48 @@ class Run:
         assert model is not None
         return Task(self.input_shape, model.name, model.params.model_dump(), usable_device(self.settings))
 
+    def server(self) -> Server:
+        """The final server, or that of the last checkpoint if the run is unfinished."""
+        return Server.from_payload(self.folder.server(), self.task, Rng(self.config.seed))
+
     def predict(self, x: Tensor | np.ndarray, client: str | None = None) -> Answers:
         """Answers for inputs x (n, *input_shape): uint8 as the data set stores them, or float.
 
         Needs the run folder only, not the data it was trained on.
         """
+        samples = self._samples(x)
+        method, server = self.settings.make_method(), self.server()
+        predictor = method.predictor(server, self._owner(method, server, client))
+        threshold = server.thresholds.get(client if method.is_personal(server) and client else EVERYONE, float("inf"))
+        classes = server.classes.names
+        if not len(samples):
+            return Answers([], torch.empty(0), threshold, torch.empty(0, len(classes)), classes)
+        prediction = predict(predictor, samples, self.task.device)
+        ids = decide(prediction.logits, prediction.unknown, threshold).tolist()
+        labels = [UNKNOWN_NAME if i == UNKNOWN else classes[i] for i in ids]
+        return Answers(labels, prediction.unknown, threshold, prediction.logits, classes)
+
+    def embed(self, x: Tensor | np.ndarray, client: str | None = None) -> Tensor:
+        """The embeddings (n, d) of inputs as `predict` takes them, for methods that answer with one network."""
+        samples = self._samples(x)
+        if not len(samples):
+            raise UserError("inputs are none: embeddings need at least one.")
+        method, server = self.settings.make_method(), self.server()
+        predictor = method.predictor(server, self._owner(method, server, client))
+        try:
+            return embed(predictor, samples, self.task.device)
+        except UserError as error:
+            raise UserError(f"method {method.name!r} has no embeddings: {error}") from None
+
+    def _samples(self, x: Tensor | np.ndarray) -> Samples:
+        """Inputs as the run's data set would hold them, without labels."""
         x = torch.as_tensor(x)
         if tuple(x.shape[1:]) != self.input_shape:
             wanted = f"(n, {', '.join(map(str, self.input_shape))})"
             raise UserError(f"inputs have shape {tuple(x.shape)}, this run takes {wanted}.")
-        method = self.settings.make_method()
-        server = Server.from_payload(self.folder.server(), self.task, Rng(self.config.seed))
-        predictor = method.predictor(server, self._owner(method, server, client))
-        threshold = server.thresholds.get(client if method.is_personal(server) and client else EVERYONE, float("inf"))
-        classes = server.classes.names
-        if not len(x):
-            return Answers([], torch.empty(0), threshold, torch.empty(0, len(classes)), classes)
         rows = torch.arange(len(x))
         stored = x if x.dtype == torch.uint8 else x.float()
-        samples = Samples(stored, torch.full_like(rows, UNKNOWN), rows, self.config.data.mean, self.config.data.std)
-        prediction = predict(predictor, samples, self.task.device)
-        ids = decide(prediction.logits, prediction.unknown, threshold).tolist()
-        labels = ["unknown" if i == UNKNOWN else classes[i] for i in ids]
-        return Answers(labels, prediction.unknown, threshold, prediction.logits, classes)
+        return Samples(stored, torch.full_like(rows, UNKNOWN), rows, self.config.data.mean, self.config.data.std)
 
     def _owner(self, method: Method, server: Server, name: str | None) -> Client | None:
         """The client whose predictor is asked, with its durable state; None where all share one."""
@@ -162,25 +182,52 @@ class Run:
 
     def evaluate(self, workers: int | None = None) -> Evaluation:
         """Measure the run's model again, on the run's own test split."""
-        server = Server.from_payload(self.folder.server(), self.experiment.task, Rng(self.config.seed))
+        server = self.server()
+        with self._examining(server, self.experiment.split, workers) as (examiner, snapshot):
+            return examiner.evaluate(server, snapshot, self._states())
+
+    def outcome(self, client: str | None = None, rows: np.ndarray | None = None, workers: int | None = None) -> Outcome:
+        """The answers on `test_rows(client)`, or on some of them, decided as `evaluate` does."""
+        server, everything = self.server(), self.test_rows(client)
+        rows = everything if rows is None else rows
+        split = self.experiment.split
+        clients = tuple(replace(c, test=rows) if c.name == client else c for c in split.clients)
+        with self._examining(server, replace(split, test=rows, clients=clients), workers) as (examiner, snapshot):
+            if client is None:
+                return examiner.common_outcome(server, snapshot, self._states())
+            ((_, outcome),) = examiner.own_outcomes(server, snapshot, self._states(), [client])
+            return outcome
+
+    def test_rows(self, client: str | None = None) -> np.ndarray:
+        """The rows of `x_test` that the run is measured on; where each client has a model of its own, that client's."""
+        method, server = self.settings.make_method(), self.server()
+        owner = self._owner(method, server, client)
+        if owner is None and client is not None:
+            raise UserError(f"client = {client!r} is not allowed: method {method.name!r} has one model for everyone.")
+        split = self.experiment.split
+        rows = split.test if owner is None else next(c.test for c in split.clients if c.name == owner.name)
+        if not len(rows):
+            whose = "" if owner is None else f" for {owner.name}"
+            raise UserError(f"run {str(self.path)!r} has no test samples{whose}.")
+        return rows
+
+    @contextlib.contextmanager
+    def _examining(self, server: Server, split: Split, workers: int | None) -> Iterator[tuple[Examiner, str]]:
+        """An examiner with workers of its own, and the file of the server's payload."""
+        e = self.experiment
         with tempfile.TemporaryDirectory(prefix="fedwild-") as name:
             spool = Path(name)
             snapshot = spool / "server.safetensors"
             server.to_payload().write(snapshot, durable=False)
-            e = self.experiment
+            site = Site(e.dataset, split, e.config.data, e.method, e.task, e.config.seed, self.folder.clients, spool)
             count = worker_count(e.config.with_engine(workers=workers).engine.workers)
-            with contextlib.closing(LocalEngine(self._site(spool), count)) as engine:
-                examiner = Examiner(e.method, e.dataset, e.split, e.config.evaluation.accept, engine.run)
-                return examiner.evaluate(server, str(snapshot), self._states())
+            with contextlib.closing(LocalEngine(site, count)) as engine:
+                yield Examiner(e.method, e.dataset, split, e.config.evaluation.accept, engine.run), str(snapshot)
 
     def _states(self) -> dict[str, int]:
         checkpoint = self.folder.last_checkpoint()
         states: dict[str, int] = checkpoint.info["ledger"]["states"] if checkpoint else {}
         return states
-
-    def _site(self, spool: Path) -> Site:
-        e = self.experiment
-        return Site(e.dataset, e.split, e.config.data, e.method, e.task, e.config.seed, self.folder.clients, spool)
 
 
 def run(

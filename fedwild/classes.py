@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+UNKNOWN_NAME = "unknown"
+"""The answer for what belongs to none of the classes."""
+
 
 @dataclass(frozen=True)
 class ClassEntry:

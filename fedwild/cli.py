@@ -34,7 +34,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Prepare data sets and look at how classes fall on clients.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-show_app = typer.Typer(help="Look at what methods make of data.", no_args_is_help=True)
+show_app = typer.Typer(help="Look at what methods and models make of data.", no_args_is_help=True)
 app.add_typer(show_app, name="show")
 
 # Wrong options and arguments. Older and newer typer have this class in different places, but always here.
@@ -81,6 +81,12 @@ StartFrom = Annotated[
 Settings = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, e.g. method.lr=0.1; repeatable."),
+]
+OwnClient = Annotated[
+    Words,
+    typer.Option(
+        "--client", metavar="NAME", help="Whose model, for methods with one per client, on its own test data."
+    ),
 ]
 
 
@@ -282,10 +288,7 @@ def data_show(
         resolved.federation.clients,
         resolved.seed,
     )
-    try:
-        png_picture(dataset, split, png)
-    except OSError as error:
-        raise UserError(f"--png {str(png)!r} cannot be written: {error.strerror or error}.") from None
+    png_picture(dataset, split, png)
     if as_json:
         print(json.dumps({**described(dataset, split), "png": str(png)}))
         return
@@ -396,6 +399,82 @@ def show_masks(
     write(masks, png)
     if as_json:
         print(json.dumps({**masks.described(), "png": str(png)}))
+        return
+    out.print(f"picture written to {png}", highlight=False, markup=False, soft_wrap=True)
+
+
+@show_app.command("confusion")
+def show_confusion(
+    folder: Folder,
+    client: OwnClient = None,
+    png: Annotated[Path, typer.Option(metavar="FILE", help="Where to draw the picture.")] = Path("confusion.png"),
+    workers: Workers = None,
+    as_json: Json = False,
+) -> None:
+    """Draw which classes a run's model takes for which, and for unknown: its confusion matrix on the test data.
+
+    Rows are true classes and columns answers: the known classes in the order of the model's outputs, then "unknown"
+    for all classes that the model does not know. A cell has the share of its row in per cent; the darker, the larger.
+    At the side is the number of samples. The answers are those that `fedwild evaluate` measures, so the run's data
+    must be there. The run need not be finished.
+
+    With --json, `counts` has the matrix in samples, and `names` what its rows and columns are.
+
+    Examples:
+
+      fedwild show confusion runs/fedavg-digits-001
+
+      fedwild show confusion runs/local-only-digits-001 --client client-03 --png three.png --json
+    """
+    from fedwild.api import Run
+    from fedwild.confusion_picture import confusion_figures, write
+
+    confusion = confusion_figures(Run(folder), client, whole(workers))
+    write(confusion, png)
+    if as_json:
+        print(json.dumps({**confusion.described(), "png": str(png)}))
+        return
+    out.print(f"picture written to {png}", highlight=False, markup=False, soft_wrap=True)
+
+
+@show_app.command("features")
+def show_features(
+    folder: Folder,
+    samples: Annotated[Number, typer.Option(metavar="N", help="Test samples, drawn by lot (1500).")] = None,
+    seed: Annotated[Number, typer.Option(metavar="N", help="Same seed, same samples and same picture (0).")] = None,
+    client: OwnClient = None,
+    png: Annotated[Path, typer.Option(metavar="FILE", help="Where to draw the picture.")] = Path("features.png"),
+    workers: Workers = None,
+    as_json: Json = False,
+) -> None:
+    """Draw where a run's model puts test samples: a map (t-SNE) of their embeddings, the input of the network's head.
+
+    Dots are samples of known classes, in their colours; dark crosses are of classes that the model does not know.
+    Neighbours on the map are neighbours in the embedding, but far distances on it mean nothing. How far known and
+    unknown are apart is therefore measured in the embedding: of a sample's ten nearest neighbours, the share that are
+    known if it is known, or unknown if it is unknown. The mean is at each class's name.
+
+    The run's data must be there; it need not be finished. An ensemble (fedov, close-set-voting) has no common
+    embedding, so it has no map.
+
+    With --json, `points`, `true` and `answers` have an entry for each sample, and `neighbours` has the shares by
+    class, for all known and all unknown samples, and what they would be by chance.
+
+    Examples:
+
+      fedwild show features runs/fedavg-digits-001
+
+      fedwild show features runs/fedavg-digits-001 --samples 500 --seed 3 --png map.png --json
+    """
+    from fedwild.api import Run
+    from fedwild.feature_picture import FEWEST, SAMPLES, feature_figures, write
+
+    count = number("--samples", samples, SAMPLES, range(FEWEST, 100_001))
+    draws = number("--seed", seed, 0, range(2**63))
+    features = feature_figures(Run(folder), count, draws, client, whole(workers))
+    write(features, png)
+    if as_json:
+        print(json.dumps({**features.described(), "png": str(png)}))
         return
     out.print(f"picture written to {png}", highlight=False, markup=False, soft_wrap=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,22 +42,43 @@ class Examiner:
 
     def evaluate(self, server: Server, snapshot: str, states: dict[str, int]) -> Evaluation:
         """Calibrate the server's thresholds, then measure. `snapshot` is the file of the server's payload."""
-        personal = self.method.is_personal(server)
-        names = self.method.owners(server) if personal else server.clients
-        classes = server.classes.names
-        jobs = [Job("validate", server.step, snapshot, n, classes, states.get(n)) for n in names]
-        self._calibrate(server, self._validation_scores(server, jobs))
-        if personal:
+        if self.method.is_personal(server):
             return self._personal(server, snapshot, states)
+        outcome = self.common_outcome(server, snapshot, states)
+        return Evaluation(self.measure(server, outcome), self._by_part(server, outcome))
+
+    def common_outcome(self, server: Server, snapshot: str, states: dict[str, int]) -> Outcome:
+        """The answers of the predictor that all clients share, on the test set."""
+        self._calibrate(server, self._validation_scores(server, snapshot, states, server.clients))
         rows = range(0, len(self.split.test), TEST_ROWS)
+        classes = server.classes.names
         jobs = [Job("test", server.step, snapshot, start=i, stop=i + TEST_ROWS, classes=classes) for i in rows]
         answers = {a.job.start: read(a) for a in self.run(jobs)}
         threshold = server.thresholds.get(EVERYONE, math.inf)
-        outcome = self.outcome(server, [answers[i] for i in rows], threshold, self.split.test)
-        return Evaluation(self.measure(server, outcome), self._by_part(server, outcome))
+        return self.outcome(server, [answers[i] for i in rows], threshold, self.split.test)
 
-    def _validation_scores(self, server: Server, jobs: list[Job]) -> dict[str, np.ndarray]:
+    def own_outcomes(
+        self, server: Server, snapshot: str, states: dict[str, int], names: Sequence[str]
+    ) -> Iterator[tuple[str, Outcome]]:
+        """The answers of these clients' own predictors, each on the client's own test data, in any order."""
+        self._calibrate(server, self._validation_scores(server, snapshot, states, names))
+        classes = server.classes.names
+        rows = {client.name: client.test for client in self.split.clients}
+        jobs = [
+            Job("test", server.step, snapshot, name, classes, states.get(name), stop=len(rows[name]))
+            for name in names
+            if len(rows[name])
+        ]
+        for answer in self.run(jobs):
+            name = answer.job.client or ""
+            yield name, self.outcome(server, [read(answer)], server.thresholds.get(name, math.inf), rows[name])
+
+    def _validation_scores(
+        self, server: Server, snapshot: str, states: dict[str, int], names: Sequence[str]
+    ) -> dict[str, np.ndarray]:
         """Each client's unknown scores on its own validation samples; a client that fails is left out."""
+        classes = server.classes.names
+        jobs = [Job("validate", server.step, snapshot, n, classes, states.get(n)) for n in names]
         scores: dict[str, np.ndarray] = {}
         for answer in self.run(jobs):
             name = answer.job.client or ""
@@ -87,19 +108,8 @@ class Examiner:
 
     def _personal(self, server: Server, snapshot: str, states: dict[str, int]) -> Evaluation:
         """Every client's own predictor on its own test data; the figures are means over clients."""
-        classes = server.classes.names
-        rows = {client.name: client.test for client in self.split.clients}
-        jobs = [
-            Job("test", server.step, snapshot, name, classes, states.get(name), stop=len(rows[name]))
-            for name in self.method.owners(server)
-            if len(rows[name])
-        ]
-        by = {}
-        for answer in self.run(jobs):
-            name = answer.job.client or ""
-            outcome = self.outcome(server, [read(answer)], server.thresholds.get(name, math.inf), rows[name])
-            by[name] = self.measure(server, outcome)
-        by = dict(sorted(by.items()))
+        outcomes = self.own_outcomes(server, snapshot, states, self.method.owners(server))
+        by = dict(sorted((name, self.measure(server, outcome)) for name, outcome in outcomes))
         keys = next(iter(by.values()), {}).keys()
         return Evaluation({key: float(np.mean([figures[key] for figures in by.values()])) for key in keys}, by)
 

@@ -15,18 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from fedwild.drawing import LINE, MARGIN, Font, Pixels, counted, cut, fitted, text_width, write_png
 from fedwild.errors import UserError, unknown_name
 from fedwild.methods.fedpd import TRAIN, FedPD
-from fedwild.openset.contact_sheet import LINE, MARGIN, Pixels, cut, fitted
-from fedwild.protocol import Server
-from fedwild.rng import Rng
 from fedwild.subnetworks import weight_names
 
 if TYPE_CHECKING:
     from fedwild.api import Run
 
 Real = NDArray[np.float64]
-Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 PARTS = ("closed only", "open only", "both", "neither")
 # They differ in lightness too, for those who do not see the colours and for print without any.
@@ -110,7 +107,7 @@ def figures(run: Run, layers: Iterable[str] = (), clients: Iterable[str] = ()) -
 def mask_figures(run: Run, layers: Iterable[str] = (), clients: Iterable[str] = ()) -> MaskFigures:
     """The masks that a finished or unfinished run holds; of all layers and clients, unless some are named."""
     method = masking_method(run)
-    server = Server.from_payload(run.folder.server(), run.task, Rng(run.config.seed))
+    server = run.server()
     shares = server.state.members("shares")
     if not shares:
         raise UserError(f"run {str(run.path)!r} has no masks yet: no client has trained so far.")
@@ -149,10 +146,7 @@ def chosen(option: str, wanted: Iterable[str], known: Mapping[str, Any]) -> list
 
 def write(masks: MaskFigures, path: Path) -> None:
     """Draw the masks into a PNG file."""
-    try:
-        draw(masks).save(path, format="PNG")
-    except OSError as error:
-        raise UserError(f"--png {str(path)!r} cannot be written: {error.strerror or error}.") from None
+    write_png(draw(masks), path)
 
 
 def draw(masks: MaskFigures) -> Image.Image:
@@ -188,7 +182,7 @@ class Layout:
     @cached_property
     def left(self) -> int:
         """Where the subnetworks begin, right of the clients' names."""
-        return MARGIN + max(int(FONT.getlength(shown(name))) + 1 for name in self.masks.clients) + 6
+        return MARGIN + max(text_width(FONT, shown(name)) for name in self.masks.clients) + 6
 
     @cached_property
     def bars(self) -> int:
@@ -288,10 +282,6 @@ def layer_title(layer: MaskedLayer) -> str:
     step = column_step(layer.neurons)
     grouped = f", {step} to a column" if step > 1 else ""
     return f"{cut(layer.name, 60)}: {counted(layer.neurons, 'neuron')}{grouped}"
-
-
-def counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def column_step(neurons: int) -> int:

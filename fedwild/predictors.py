@@ -25,6 +25,10 @@ class ScoredModel(Predictor):
         outputs = self.model(x)
         return Prediction(outputs[:, : self.classes], self.score.of(outputs, self.classes))
 
+    @torch.inference_mode()
+    def embed(self, x: Tensor) -> Tensor:
+        return self.model.embed(x)
+
 
 class Vote(Predictor):
     """The mean of several networks' class probabilities; the unknown score is the mean of theirs."""

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedwild.classes import ClassRegistry
 from fedwild.data.samples import Samples
-from fedwild.errors import BadReply
+from fedwild.errors import BadReply, UserError
 from fedwild.hyper import Hyper
 from fedwild.initial import Initial
 from fedwild.models import Network
@@ -208,6 +208,10 @@ class Predictor(ABC):
     @abstractmethod
     def predict(self, x: Tensor) -> Prediction:
         """Logits and unknown scores for a batch x (n, *input_shape), in evaluation mode."""
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Embeddings (n, d) of a batch, the input of the head that answers; an ensemble has none in common."""
+        raise UserError(f"{type(self).__name__} does not answer with one network, so it has no common embedding.")
 
 
 class Method(ABC):

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedwild.corrections.base import Steering
 from fedwild.data.samples import Samples
@@ -26,7 +26,7 @@ class LocalTraining(Hyper):
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd, beta1 of adam")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty inside the optimiser")
 
-    def optimiser(self, model: Network) -> torch.optim.Optimizer:
+    def optimiser(self, model: nn.Module) -> torch.optim.Optimizer:
         """A fresh optimiser over the model's trainable parameters; one fused call per step."""
         parameters = [p for p in model.parameters() if p.requires_grad]
         if self.optimizer == "adam":
@@ -95,6 +95,7 @@ def train(
     if not all(module.training for module in model.modules()):
         model.train()
     device = next(model.parameters()).device
+    objective = objective.on(samples, model.head.out_features - objective.extra_outputs)
     optimiser = settings.optimiser(model)
     smallest = smallest_batch(model, settings.batch_size, len(samples))
     order, draws = rng.torch("batches"), rng.torch("objective")

@@ -44,6 +44,31 @@ def test_pixels_as_bytes_and_as_floats_get_the_same_answer(run: fedwild.Run) -> 
     assert torch.allclose(run.predict(images).logits, run.predict(images.float() / 255).logits, atol=1e-5)
 
 
+def test_embeddings_are_what_the_head_makes_the_logits_of(run: fedwild.Run) -> None:
+    images = load(DataSettings(), 0).x_test[:300]
+    with torch.inference_mode():
+        embeddings = run.embed(images)
+        weights = run.server().state.group("model")
+        logits = embeddings @ weights["head.weight"].T + weights["head.bias"]
+        assert torch.allclose(logits, run.predict(images).logits, atol=1e-5)
+    with pytest.raises(fedwild.UserError, match="inputs are none"):
+        run.embed(images[:0])
+    with pytest.raises(fedwild.UserError, match="inputs have shape"):
+        run.embed(images[:, :, :5])
+
+
+def test_outcomes_are_what_predict_answers_on_the_test_rows(run: fedwild.Run) -> None:
+    rows = run.test_rows()
+    dataset = run.experiment.dataset
+    assert rows.tolist() == run.experiment.split.test.tolist()
+    for some in (rows, rows[5:400:3]):
+        outcome = run.outcome(rows=some)
+        answers = run.predict(dataset.x_test[some])
+        assert outcome.true_names == [dataset.classes[label] for label in dataset.y_test[some].tolist()]
+        assert torch.allclose(outcome.prediction.logits, answers.logits, atol=1e-5)
+        assert ["unknown" if i < 0 else answers.classes[i] for i in outcome.decision.tolist()] == answers.labels
+
+
 def test_evaluating_again_gives_the_same_figures(run: fedwild.Run) -> None:
     again = run.evaluate(workers=0).metrics
     assert again == pytest.approx(run.metrics, nan_ok=True)

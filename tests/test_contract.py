@@ -209,7 +209,23 @@ def effect_cases() -> list[tuple[str, str, str]]:
 # Neurons find other places only if clients do not begin with equal ones.
 STRANGERS = {"method": {"start": "own"}}
 WITH_NORMS = {"model": {"name": "digit-cnn", "width": 0.1}}
+# Samples are at a boundary, and enough of them for Gaussians; heads that have learnt nothing disagree.
+PUSHED = {"method": {"boundary": "all", "min_count": 1}}
+DISAGREEING = {"method": {"boundary": "agreement", "lr": 1e-6, "branch": "light"}}
+FEDOSS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("steps", "step_size", "step_unit", "away", "masked", "duss", "foss", "aggregate"), PUSHED),
+    **dict.fromkeys(("select", "draws", "keep", "refresh", "min_count"), PUSHED),
+    **dict.fromkeys(("low", "high"), DISAGREEING),
+    # One of two heads is not above a half, two of three are.
+    "bank": {"method": {**DISAGREEING["method"], "low": 0.5}},
+    "boundary": {"method": {"lr": 1e-6, "branch": "light", "width": 1e-3}},
+    "width": {"method": {"boundary": "margin"}},
+    "log_density": {"method": {**PUSHED["method"], "select": "density", "log_density": 1e9}},
+    "dims": {**PUSHED, **WITH_NORMS},
+    "temperature": {"method": {"decision": "calibrated"}},
+}
 WHERE_IT_ACTS: dict[tuple[str, str], dict[str, Any]] = {
+    **{(method, key): needs for method in ("fedoss", "fedoss-paper") for key, needs in FEDOSS.items()},
     ("fedpd", "maps"): {"method": {"start": "own", "target": 0, "mean": "all"}},
     ("fedpd", "align"): STRANGERS,
     ("fedpd", "sweeps"): STRANGERS,
@@ -221,7 +237,19 @@ WHERE_IT_ACTS: dict[tuple[str, str], dict[str, Any]] = {
     ("fedpd-paper", "calibrate"): WITH_NORMS,
 }
 """By method and setting, what it needs to act."""
+# One more of these would change nothing in a federation as small as this.
+SMALLER = {
+    "halve_after": 1,
+    "boundary": "margin",
+    "bank": 2,
+    "low": 0.5,
+    "width": 0.01,
+    "log_density": -1e9,
+    "dims": 13,
+    "min_count": 100,
+}
 OTHER_VALUES: dict[tuple[str, str], Any] = {
+    **{(method, key): value for method in ("fedoss", "fedoss-paper") for key, value in SMALLER.items()},
     # Sweeps end when nothing moves, so that one more changes nothing.
     ("fedpd", "sweeps"): 0,
     # What "auto" decides for clients whose labels are alike is the next choice.
@@ -232,7 +260,7 @@ OTHER_VALUES: dict[tuple[str, str], Any] = {
 
 @pytest.mark.parametrize(("method", "section", "key"), effect_cases())
 def test_every_setting_takes_effect(method: str, section: str, key: str, tmp_path: Path) -> None:
-    dataset = tiny_dataset(classes=2)
+    dataset = tiny_dataset(classes=2, per_class=24)
     rows = even_shares(dataset, 2, 1)[0]
     split = split_by(dataset, 2, [rows[:6], rows[6:14], rows[14:]])
     part = default_parts(METHODS.get(method)).get(section)

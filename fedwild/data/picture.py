@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from fedwild.data.dataset import Dataset
 from fedwild.data.split import Split
+from fedwild.drawing import cut, write_png
+from fedwild.heat_map import NAME_LENGTH, HeatMap, draw
 
 _SHADES = " ░▒▓█"
 _MAX_ROWS = 40
 _MAX_COLUMNS = 24
-_NAME_LENGTH = 22
 
 
 def class_counts(
@@ -95,30 +95,16 @@ def described(dataset: Dataset, split: Split) -> dict[str, Any]:
 def png_picture(dataset: Dataset, split: Split, path: str | Path) -> Path:
     """A heat map with names and, where there is room, counts, written to `path`."""
     grid = _grid(dataset, split)
-    rows, columns = grid.counts.shape
-    cell_width = int(np.clip(1200 // columns, 10, 64))
-    cell_height = int(np.clip(900 // rows, 6, 30))
-    font = ImageFont.load_default(size=13)
-    left = 12 + max(_text_width(font, _cut(name)) for name in grid.rows)
-    top = 40 + max(_text_width(font, _cut(name)) for name in grid.columns)
-    title = _summary(grid, split)
-    width = max(left + columns * cell_width + 80, _text_width(font, title) + 16)
-    image = Image.new("RGB", (width, top + rows * cell_height + 16), "white")
-    draw = ImageDraw.Draw(image)
-    draw.text((8, 8), title, fill="black", font=font)
-    _draw_names(image, draw, grid, (left, top), (cell_width, cell_height), font)
-    highest = max(1, int(grid.counts.max()))
-    for row, column in np.ndindex(rows, columns):
-        count = int(grid.counts[row, column])
-        x, y = left + column * cell_width, top + row * cell_height
-        shade = (count / highest) ** 0.5
-        draw.rectangle((x, y, x + cell_width - 2, y + cell_height - 2), fill=_colour(shade))
-        if count and cell_height >= 15 and _text_width(font, str(count)) < cell_width - 2:
-            ink = "white" if shade > 0.6 else "black"
-            draw.text((x + cell_width / 2, y + cell_height / 2), str(count), fill=ink, font=font, anchor="mm")
-    path = Path(path)
-    image.save(path, format="PNG")
-    return path
+    table = HeatMap(
+        title=[_summary(grid, split)],
+        rows=grid.rows,
+        columns=grid.columns,
+        shades=(grid.counts / max(1, int(grid.counts.max()))) ** 0.5,
+        texts=[[str(count) if count else "" for count in row] for row in grid.counts.tolist()],
+        totals=[str(total) for total in grid.counts.sum(1).tolist()],
+    )
+    write_png(draw(table), Path(path))
+    return Path(path)
 
 
 def _grid(dataset: Dataset, split: Split) -> _Grid:
@@ -134,9 +120,9 @@ def _merged(names: list[str], limit: int) -> tuple[list[str], list[int]]:
     step = -(-len(names) // limit)
     starts = list(range(0, len(names), step))
     if step == 1:
-        return [_cut(name) for name in names], starts
+        return [cut(name, NAME_LENGTH) for name in names], starts
     ends = [min(start + step, len(names)) - 1 for start in starts]
-    return [f"{_cut(names[a], 14)}..{_cut(names[b], 14)}" for a, b in zip(starts, ends, strict=True)], starts
+    return [f"{cut(names[a])}..{cut(names[b])}" for a, b in zip(starts, ends, strict=True)], starts
 
 
 def _cell(count: int, top: int, digits: int) -> Text:
@@ -155,41 +141,3 @@ def _summary(grid: _Grid, split: Split) -> str:
         f"{len(split.known)} known, {len(split.novel)} novel{' (?)' if split.novel else ''}, "
         f"{len(split.unknown)} unknown"
     )
-
-
-def _draw_names(
-    image: Image.Image,
-    draw: ImageDraw.ImageDraw,
-    grid: _Grid,
-    corner: tuple[int, int],
-    cell: tuple[int, int],
-    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
-) -> None:
-    """Client names at the left, totals at the right, class names upright on top; every n-th where dense."""
-    (left, top), (width, height) = corner, cell
-    right = left + len(grid.columns) * width + 6
-    for row in range(0, len(grid.rows), -(-15 // height)):
-        middle = top + row * height + height / 2
-        draw.text((left - 6, middle), _cut(grid.rows[row]), fill="black", font=font, anchor="rm")
-        draw.text((right, middle), str(int(grid.counts[row].sum())), fill="gray", font=font, anchor="lm")
-    for column in range(0, len(grid.columns), -(-15 // width)):
-        name = _cut(grid.columns[column])
-        label = Image.new("RGB", (_text_width(font, name) + 2, 16), "white")
-        ImageDraw.Draw(label).text((0, 8), name, fill="black", font=font, anchor="lm")
-        upright = label.rotate(90, expand=True)
-        image.paste(upright, (left + column * width + width // 2 - 8, top - 4 - upright.height))
-
-
-def _text_width(font: ImageFont.FreeTypeFont | ImageFont.ImageFont, text: str) -> int:
-    return int(font.getlength(text)) + 1
-
-
-def _cut(name: str, length: int = _NAME_LENGTH) -> str:
-    return name if len(name) <= length else name[: length - 1] + "…"
-
-
-def _colour(shade: float) -> tuple[int, int, int]:
-    """From near white to dark blue."""
-    low, high = np.array([244, 246, 250]), np.array([16, 66, 140])
-    red, green, blue = (int(value) for value in low + (high - low) * shade)
-    return red, green, blue

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedwild.data import Dataset, DataSettings, Samples, Split, samples_of
 from fedwild.engines.base import Answer, Job
@@ -187,3 +188,8 @@ def predict(predictor: Predictor, samples: Samples, device: str) -> Prediction:
         torch.cat([answer.unknown for answer in answers]).cpu(),
         {name: torch.cat([answer.details[name] for answer in answers]).cpu() for name in answers[0].details},
     )
+
+
+def embed(predictor: Predictor, samples: Samples, device: str) -> Tensor:
+    """The embeddings (n, d) of n > 0 samples, in order, on the CPU."""
+    return torch.cat([predictor.embed(x.to(device)) for x, _ in samples.batches(PREDICTION_BATCH)]).cpu()

@@ -30,19 +30,23 @@ def simple_cnn(input_shape: Shape, outputs: int, bias: bool, params: NoParams) -
     return Network("simple-cnn", input_shape, stages, 84, outputs, bias, wires=chain_wires(stages))
 
 
-class DigitCnnParams(Hyper):
-    """Settings of digit-cnn."""
+class WidthParams(Hyper):
+    """Settings of networks that come in any width."""
 
     width: float = Field(
         default=1.0, gt=0, le=4, description="Times the widths of all layers; 0.25: a sixteenth of the weights."
     )
 
+    def scaled(self, *full: int) -> list[int]:
+        """Layers' widths, at least 1, from those at width 1."""
+        return [max(1, round(self.width * width)) for width in full]
 
-def digit_cnn(input_shape: Shape, outputs: int, bias: bool, params: DigitCnnParams) -> Network:
+
+def digit_cnn(input_shape: Shape, outputs: int, bias: bool, params: WidthParams) -> Network:
     """FedPD's digit network: 5x5 convolutions (64, 64, 128), fc 2048, fc 512, all with BN. 4x4 and up."""
     check_spatial("digit-cnn", input_shape, dims=2, smallest=4)
     channels, height, width = input_shape
-    a, b, c, d, e = (max(1, round(params.width * full)) for full in (64, 64, 128, 2048, 512))
+    a, b, c, d, e = params.scaled(64, 64, 128, 2048, 512)
     stages = {
         "conv1": _digit_conv(channels, a, pool=True),
         "conv2": _digit_conv(a, b, pool=True),
@@ -66,25 +70,26 @@ def _digit_fc(inputs: int, width: int) -> dict[str, nn.Module]:
     return {"fc": nn.Linear(inputs, width, bias=False), "norm": nn.BatchNorm1d(width), "relu": nn.ReLU()}
 
 
-def vgg_9(input_shape: Shape, outputs: int, bias: bool, params: NoParams) -> Network:
+def vgg_9(input_shape: Shape, outputs: int, bias: bool, params: WidthParams) -> Network:
     """VGG-9 of the federated literature (FedMA): six 3x3 convolutions, fc 512 twice, no BN. 8x8 and up."""
     check_spatial("vgg-9", input_shape, dims=2, smallest=8)
     channels, height, width = input_shape
     stages: dict[str, nn.Module] = {}
-    for number, filters in enumerate((32, 64, 128, 128, 256, 256), start=1):
+    for number, filters in enumerate(params.scaled(32, 64, 128, 128, 256, 256), start=1):
         layers = stage(conv=nn.Conv2d(channels, filters, 3, padding=1), relu=nn.ReLU())
         if number % 2 == 0:
             layers.add_module("pool", MaxPool2x2())
         stages[f"conv{number}"] = layers
         channels = filters
     flat = channels * (height // 8) * (width // 8)
-    stages["fc1"] = stage(flatten=nn.Flatten(), fc=nn.Linear(flat, 512), relu=nn.ReLU())
-    stages["fc2"] = stage(fc=nn.Linear(512, 512), relu=nn.ReLU())
-    return Network("vgg-9", input_shape, stages, 512, outputs, bias, wires=chain_wires(stages))
+    (dense,) = params.scaled(512)
+    stages["fc1"] = stage(flatten=nn.Flatten(), fc=nn.Linear(flat, dense), relu=nn.ReLU())
+    stages["fc2"] = stage(fc=nn.Linear(dense, dense), relu=nn.ReLU())
+    return Network("vgg-9", input_shape, stages, dense, outputs, bias, wires=chain_wires(stages))
 
 
 ENTRIES = (
     ModelEntry("simple-cnn", "Two 5x5 convolutions and two dense layers (FedOV); 44 k.", NoParams, simple_cnn),
-    ModelEntry("digit-cnn", "Three 5x5 convolutions, two dense layers, BN (FedPD); 14 M.", DigitCnnParams, digit_cnn),
-    ModelEntry("vgg-9", "Six 3x3 convolutions and two dense layers, without BN; 3.5 M.", NoParams, vgg_9),
+    ModelEntry("digit-cnn", "Three 5x5 convolutions, two dense layers, BN (FedPD); 14 M.", WidthParams, digit_cnn),
+    ModelEntry("vgg-9", "Six 3x3 convolutions and two dense layers, without BN; 3.5 M.", WidthParams, vgg_9),
 )

@@ -60,7 +60,11 @@ class Network(nn.Module):
 
     def embed_after(self, h: Tensor, cut: str) -> Tensor:
         """Embeddings (n, embedding_dim) from the activations after the stage named `cut`."""
-        return self.neck(self._run(h, self.cuts[self._position(cut) + 1 :]))
+        return self.neck(self._run(h, self.after_cut(cut)))
+
+    def after_cut(self, cut: str) -> tuple[str, ...]:
+        """The stages that follow the one named `cut`."""
+        return self.cuts[self._position(cut) + 1 :]
 
     def set_head(self, outputs: int, bias: bool = True) -> None:
         """Put a freshly initialised head of `outputs` classes in place; its parameters are new objects."""

@@ -1,8 +1,9 @@
 """Local losses: what a client minimises."""
 
+from fedwild.objectives.balanced import Balanced
 from fedwild.objectives.base import OBJECTIVES, Objective
 from fedwild.objectives.ce import CrossEntropy
 from fedwild.objectives.outlier_aware import OutlierAware
 from fedwild.objectives.proser import Proser
 
-__all__ = ["OBJECTIVES", "CrossEntropy", "Objective", "OutlierAware", "Proser"]
+__all__ = ["OBJECTIVES", "Balanced", "CrossEntropy", "Objective", "OutlierAware", "Proser"]

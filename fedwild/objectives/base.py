@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedwild.data.samples import Samples
 from fedwild.errors import UserError
 from fedwild.hyper import Hyper
 from fedwild.models import Network
@@ -32,6 +33,10 @@ class Objective(ABC):
 
     def check(self, model: Network) -> None:
         """Refuse a network that this objective cannot train, before a run begins, by raising `UserError`."""
+
+    def on(self, samples: Samples, classes: int) -> Objective:
+        """The objective for a client with these samples of `classes` known classes."""
+        return self
 
     @property
     def has_open_loss(self) -> bool:

@@ -6,6 +6,7 @@ original and of FedOV's program (1 and 0.01); FedOV's text prints them the other
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,9 +15,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedwild.data.samples import Samples
 from fedwild.errors import unknown_name
 from fedwild.hyper import Hyper
 from fedwild.models import Network
+from fedwild.objectives.balanced import log_shares, with_shares
 from fedwild.objectives.base import OBJECTIVES, Objective
 
 FIRST_DENSE = "first-dense"
@@ -46,9 +49,18 @@ class Proser(Objective):
         mix_after: str = Field(
             FIRST_DENSE, description="mix after this stage of the network; first-dense: its first dense layer"
         )
+        balanced: bool = Field(False, description="add the client's log label shares, as objective balanced does")
 
     extra_outputs = 1
     params: Params
+    shares: Tensor | None = None
+
+    def on(self, samples: Samples, classes: int) -> Objective:
+        if not self.params.balanced:
+            return self
+        fitted = copy.copy(self)
+        fitted.shares = log_shares(samples.y, classes)
+        return fitted
 
     def check(self, model: Network) -> None:
         if self.params.mix_after not in (FIRST_DENSE, *model.cuts):
@@ -96,7 +108,7 @@ class Proser(Objective):
         own, *rest = logits.split([n, *(len(batch) for batch in outliers), n])
         mix_losses = F.cross_entropy(rest[-1], unknown, reduction="none")
         return Terms(
-            known=F.cross_entropy(own, y),
+            known=F.cross_entropy(own if self.shares is None else with_shares(own, self.shares), y),
             dummy=F.cross_entropy(without(own, y), unknown),
             mix=(mix_losses * differ).sum() / differ.sum().clamp_min(1),
             outliers=tuple(F.cross_entropy(out, unknown[: len(out)]) for out in rest[:-1]),

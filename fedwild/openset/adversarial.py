@@ -19,7 +19,7 @@ def enhance(model: Network, outliers: Tensor, steps: int, step_size: float) -> T
     """
     moved = outliers.detach().clone()
     unknown = torch.full((len(moved),), model.head.out_features - 1, device=moved.device)
-    with _held_still(model):
+    with held_still(model):
         for _ in range(steps):
             moved.requires_grad_(True)
             # Only the sign counts, so the sum will do; a mean could shrink a gradient to nothing.
@@ -31,7 +31,7 @@ def enhance(model: Network, outliers: Tensor, steps: int, step_size: float) -> T
 
 
 @contextmanager
-def _held_still(model: Network) -> Iterator[None]:
+def held_still(model: Network) -> Iterator[None]:
     """No gradients for parameters; batch-norm by its running statistics, which outliers alone must not shift."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     learning = [part for part in model.modules() if part.training] if has_batch_norm(model) else []

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from fedwild.data import Dataset, DataSettings, samples_of
+from fedwild.drawing import LINE, MARGIN, Font, Pixels, cut, fitted, text_width, write_png
 from fedwild.errors import BadReply, UserError, unknown_name
 from fedwild.models import Network
 from fedwild.objectives.outlier_aware import OutlierAware
@@ -28,7 +28,6 @@ from fedwild.rng import Rng
 if TYPE_CHECKING:
     from fedwild.api import Run
 
-Pixels = NDArray[np.uint8]
 Weights = Mapping[str, Tensor]
 
 ALL = "all"
@@ -38,8 +37,8 @@ EVERY = (*(name for name in OUTLIERS if name not in MIXTURES), *MIXTURES)
 TRIPLE = ("x'", "x''", "|x''-x'|")
 
 NEAR_SIDE, LONGEST_SIDE = 60, 128  # of a picture on the sheet, in pixels
-MARGIN, GAP, WIDE_GAP, LINE = 10, 4, 14, 16
-NAME_LENGTH, CAPTION_LENGTH = 14, 100
+GAP, WIDE_GAP = 4, 14
+CAPTION_LENGTH = 100
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def run_sheet(run: Run, client: str | None, rows: int, columns: int, seed: int) 
     """
     if run.folder.result() is None:
         raise UserError(f"--run {str(run.path)!r} is unfinished: `fedwild resume {run.path}` goes on.")
-    server = Server.from_payload(run.folder.server(), run.task, Rng(run.config.seed))
+    server = run.server()
     models = models_with_unknown(run, server)
     dataset, data, settings = run.experiment.dataset, run.config.data, outlier_settings(run)
     check_images(dataset)
@@ -307,10 +306,7 @@ def draw(sheet: Sheet) -> Image.Image:
 
 def write(sheet: Sheet, path: Path) -> None:
     """Draw the sheet into a PNG file."""
-    try:
-        draw(sheet).save(path, format="PNG")
-    except OSError as error:
-        raise UserError(f"--png {str(path)!r} cannot be written: {error.strerror or error}.") from None
+    write_png(draw(sheet), path)
 
 
 @dataclass(frozen=True)
@@ -318,7 +314,7 @@ class Layout:
     """Where everything is on a sheet."""
 
     sheet: Sheet
-    font: ImageFont.FreeTypeFont | ImageFont.ImageFont = field(default_factory=lambda: ImageFont.load_default(size=12))
+    font: Font = field(default_factory=lambda: ImageFont.load_default(size=12))
 
     @cached_property
     def lines(self) -> list[str]:
@@ -361,7 +357,7 @@ class Layout:
         return left + column * across + gaps * WIDE_GAP, top + row * down
 
     def width_of(self, text: str) -> int:
-        return int(self.font.getlength(text)) + 1
+        return text_width(self.font, text)
 
 
 def cell_size(height: int, width: int) -> tuple[int, int]:
@@ -371,15 +367,3 @@ def cell_size(height: int, width: int) -> tuple[int, int]:
         return max(1, width * LONGEST_SIDE // longest), max(1, height * LONGEST_SIDE // longest)
     factor = max(1, round(NEAR_SIDE / longest))
     return width * factor, height * factor
-
-
-def fitted(picture: Pixels, cell: tuple[int, int]) -> Image.Image:
-    """A picture (H, W, 3) in the size of a cell; enlarged without smoothing."""
-    image = Image.fromarray(np.ascontiguousarray(picture))
-    larger = cell[0] >= image.width
-    return image.resize(cell, Image.Resampling.NEAREST if larger else Image.Resampling.BOX)
-
-
-def cut(text: str, length: int = NAME_LENGTH) -> str:
-    """Text of at most so many characters."""
-    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,0 +1,44 @@
+"""Cross-entropy that takes a client's label shares into account.
+
+Ren et al.: Balanced meta-softmax for long-tailed visual recognition. NeurIPS 2020; for clients with different labels:
+Zhang et al.: Federated learning with label distribution skew via logits calibration. ICML 2022.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedwild.data.samples import Samples
+from fedwild.models import Network
+from fedwild.objectives.base import OBJECTIVES, Objective
+
+
+def log_shares(y: Tensor, classes: int) -> Tensor:
+    """log(K * (n_k + 1) / (n + K)) for every class (K,): 0 where all classes are equally frequent."""
+    counts = torch.bincount(y, minlength=classes).float()
+    return (classes * (counts + 1) / (counts.sum() + classes)).log()
+
+
+def with_shares(logits: Tensor, shares: Tensor) -> Tensor:
+    """Logits (n, K) or (n, K + 1) with log shares (K,) added; an unknown output has no share of its own."""
+    return logits + F.pad(shares, (0, logits.shape[1] - len(shares))).to(logits.device)
+
+
+@OBJECTIVES.add("balanced")
+class Balanced(Objective):
+    """Cross-entropy with the client's log label shares added: rare classes are not unlearnt."""
+
+    shares: Tensor | None = None
+
+    def on(self, samples: Samples, classes: int) -> Objective:
+        fitted = copy.copy(self)
+        fitted.shares = log_shares(samples.y, classes)
+        return fitted
+
+    def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        assert self.shares is not None
+        return F.cross_entropy(with_shares(model(x), self.shares), y)
