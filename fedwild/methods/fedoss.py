@@ -66,10 +66,10 @@ class FedOSSParams(LocalTraining):
 
     batch_size: int = Field(32, ge=1, description="samples per step; the last partial batch is kept")
     optimizer: Literal["sgd", "adam"] = Field("adam", description="sgd or adam, fresh every round")
-    lr: float = Field(1e-3, gt=0, description="learning rate of pre-training")
-    rounds: int = Field(20, ge=0, description="rounds of pre-training")
-    halve_after: int = Field(5, ge=1, description="pre-training rounds after which the learning rate is halved")
-    finetune_rounds: int = Field(8, ge=0, description="rounds with virtual unknown samples")
+    lr: float = Field(5e-4, gt=0, description="learning rate of pre-training")
+    rounds: int = Field(100, ge=0, description="rounds of pre-training")
+    halve_after: int = Field(25, ge=1, description="pre-training rounds after which the learning rate is halved")
+    finetune_rounds: int = Field(30, ge=0, description="rounds with virtual unknown samples")
     finetune_lr: float = Field(1e-4, gt=0, description="learning rate of these")
     cut: str = Field(AUTO, description="stage after which personal heads and synthesis begin; auto: see the page")
     branch: BranchKind = Field("full", description="light: linear personal heads; full: copies of all after the cut")
@@ -86,8 +86,8 @@ class FedOSSParams(LocalTraining):
     step_unit: Unit = Field("length", description="of step_size: the sample's own length, or its raw gradient")
     away: Away = Field("known", description="boundary samples are pushed away from their own class, or from all known")
     masked: bool = Field(True, description="the sample's own class does not compete with unknown (Eq. 13)")
-    duss: float = Field(1.0, ge=0, description="weight of pushed samples")
-    foss: float = Field(1.0, ge=0, description="weight of drawn samples; 0: no statistics are sent")
+    duss: float = Field(0.05, ge=0, description="weight of pushed samples")
+    foss: float = Field(0.05, ge=0, description="weight of drawn samples; 0: no statistics are sent")
     aggregate: bool = Field(True, description="Gaussians of all clients; false: each client's own")
     select: Literal["lowest", "density", "none"] = Field(
         "lowest", description="lowest: the least likely draws; density: those below log_density; none: any"
@@ -99,7 +99,7 @@ class FedOSSParams(LocalTraining):
     dims: int = Field(2048, ge=1, description="activations with more numbers are averaged over space for Gaussians")
     min_count: int = Field(5, ge=1, description="a client tells nothing of a class with fewer synthesised samples")
     decision: Literal["argmax", "calibrated"] = Field(
-        "argmax", description="argmax over K + 1 outputs, or a threshold that accepts most validation samples"
+        "calibrated", description="argmax over K + 1 outputs, or a threshold that accepts most validation samples"
     )
 
 
@@ -126,7 +126,9 @@ class FedOSS(Method):
     composes = ("correction", "score")
     parts = {"score": {"name": "proser", "temperature": 1.0}}
     starts_from = True
-    digits = {"method": {"rounds": 15, "finetune_rounds": 5, "epochs": 3, "batch_size": 16}}
+    digits = {
+        "method": {"rounds": 15, "halve_after": 5, "lr": 5e-3, "finetune_rounds": 5, "epochs": 3, "batch_size": 16}
+    }
     correction: Correction
     score: Score
     params: FedOSSParams
@@ -417,7 +419,10 @@ class FedOSSPaper(FedOSS):
         step_size: float = changed("step_size", 0.1)
         step_unit: Unit = changed("step_unit", "gradient")
         away: Away = changed("away", "class")
+        duss: float = changed("duss", 1.0)
+        foss: float = changed("foss", 1.0)
         min_count: int = changed("min_count", 1)
+        decision: Literal["argmax", "calibrated"] = changed("decision", "argmax")
 
     params: Params
 

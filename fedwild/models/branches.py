@@ -27,7 +27,7 @@ class LightBranch(nn.Module):
 
 
 class FullBranch(nn.Module):
-    """A copy of all that follows the cut, with a head of its own."""
+    """A copy of all that follows the cut, with the first `outputs` rows of the head."""
 
     def __init__(self, network: Network, cut: str, outputs: int) -> None:
         super().__init__()
@@ -36,6 +36,9 @@ class FullBranch(nn.Module):
             self.add_module(name, copy.deepcopy(network.get_submodule(name)))
         self.neck = copy.deepcopy(network.neck)
         self.head = nn.Linear(network.embedding_dim, outputs)
+        with torch.no_grad():
+            for name, row in network.head.named_parameters():
+                self.head.get_parameter(name).copy_(row[:outputs])
 
     def forward(self, h: Tensor) -> Tensor:
         """Logits (n, outputs) of activations h (n, ...) at the cut."""
@@ -45,7 +48,7 @@ class FullBranch(nn.Module):
 
 
 def make_branch(kind: BranchKind, network: Network, cut: str, outputs: int) -> nn.Module:
-    """A new branch of a network; a full one begins with the network's own weights behind the cut."""
+    """A new branch of a network; a full one begins as the network's own classifier behind the cut."""
     if kind == "full":
         return FullBranch(network, cut, outputs)
     return LightBranch(cut_shape(network, cut)[0], outputs)

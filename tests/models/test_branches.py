@@ -31,10 +31,9 @@ def test_a_branch_answers_at_every_cut(name: str, shape: tuple[int, ...], params
 
 def test_a_full_branch_begins_as_the_network_does() -> None:
     network = build("resnet-18", (3, 16, 16), 4, params={"width": 2}).eval()
-    branch = FullBranch(network, "layer2", 4).eval()
-    branch.head.load_state_dict(network.head.state_dict())
+    branch = FullBranch(network, "layer2", 3).eval()
     h = network.upto(torch.rand(2, 3, 16, 16), "layer2")
-    assert torch.equal(branch(h), network.after(h, "layer2"))
+    assert torch.allclose(branch(h), network.after(h, "layer2")[:, :3], atol=1e-6)
 
 
 def test_a_full_branch_shares_no_weights_with_the_network() -> None:
