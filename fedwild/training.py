@@ -95,7 +95,7 @@ def train(
     if not all(module.training for module in model.modules()):
         model.train()
     device = next(model.parameters()).device
-    objective = objective.on(samples, model.head.out_features - objective.extra_outputs)
+    objective = objective.on(samples, model)
     optimiser = settings.optimiser(model)
     smallest = smallest_batch(model, settings.batch_size, len(samples))
     order, draws = rng.torch("batches"), rng.torch("objective")

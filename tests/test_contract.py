@@ -214,13 +214,14 @@ PUSHED = {"method": {"boundary": "all", "min_count": 1}}
 DISAGREEING = {"method": {"boundary": "agreement", "lr": 1e-6, "branch": "light"}}
 FEDOSS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("steps", "step_size", "step_unit", "away", "masked", "duss", "foss", "aggregate"), PUSHED),
-    **dict.fromkeys(("select", "draws", "keep", "refresh", "min_count"), PUSHED),
+    **dict.fromkeys(("draws", "keep", "refresh", "min_count"), PUSHED),
     **dict.fromkeys(("low", "high"), DISAGREEING),
     # One of two heads is not above a half, two of three are.
     "bank": {"method": {**DISAGREEING["method"], "low": 0.5}},
     "boundary": {"method": {"lr": 1e-6, "branch": "light", "width": 1e-3}},
     "width": {"method": {"boundary": "margin"}},
     "log_density": {"method": {**PUSHED["method"], "select": "density", "log_density": 1e9}},
+    "select": {"method": {**PUSHED["method"], "log_density": -1e9}},
     "dims": {**PUSHED, **WITH_NORMS},
     "temperature": {"method": {"decision": "calibrated"}},
 }

@@ -45,10 +45,10 @@ from fedwild.openset.gaussians import (
     unlikely,
 )
 from fedwild.openset.grids import Grid
-from fedwild.openset.inversion import Away, Unit, invert
-from fedwild.payload import Payload
+from fedwild.openset.inversion import FARTHEST, Away, Unit, invert
+from fedwild.payload import Payload, check_like
 from fedwild.predictors import ScoredModel
-from fedwild.protocol import Client, Method, Outcome, Phase, Predictor, Replies, Server
+from fedwild.protocol import Client, Method, Outcome, Phase, Predictor, Replies, Server, Step
 from fedwild.rng import Rng
 from fedwild.synthesis import PersonalHead, Recognise, Sample, Synthesis, Tally, mean_info
 from fedwild.task import Task, weights_of
@@ -65,11 +65,12 @@ class FedOSSParams(LocalTraining):
     """How clients train and synthesise."""
 
     batch_size: int = Field(32, ge=1, description="samples per step; the last partial batch is kept")
-    optimizer: Literal["sgd", "adam"] = Field("adam", description="sgd or adam, fresh every round")
-    lr: float = Field(5e-4, gt=0, description="learning rate of pre-training")
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="of pre-training, fresh every round")
+    lr: float = Field(0.02, gt=0, description="learning rate of pre-training")
     rounds: int = Field(100, ge=0, description="rounds of pre-training")
     halve_after: int = Field(25, ge=1, description="pre-training rounds after which the learning rate is halved")
     finetune_rounds: int = Field(30, ge=0, description="rounds with virtual unknown samples")
+    finetune_optimizer: Literal["sgd", "adam"] = Field("adam", description="of these, fresh every round")
     finetune_lr: float = Field(1e-4, gt=0, description="learning rate of these")
     cut: str = Field(AUTO, description="stage after which personal heads and synthesis begin; auto: see the page")
     branch: BranchKind = Field("full", description="light: linear personal heads; full: copies of all after the cut")
@@ -86,15 +87,15 @@ class FedOSSParams(LocalTraining):
     step_unit: Unit = Field("length", description="of step_size: the sample's own length, or its raw gradient")
     away: Away = Field("known", description="boundary samples are pushed away from their own class, or from all known")
     masked: bool = Field(True, description="the sample's own class does not compete with unknown (Eq. 13)")
-    duss: float = Field(0.05, ge=0, description="weight of pushed samples")
-    foss: float = Field(0.05, ge=0, description="weight of drawn samples; 0: no statistics are sent")
+    duss: float = Field(0.1, ge=0, description="weight of pushed samples")
+    foss: float = Field(0.1, ge=0, description="weight of drawn samples; 0: no statistics are sent")
     aggregate: bool = Field(True, description="Gaussians of all clients; false: each client's own")
     select: Literal["lowest", "density", "none"] = Field(
         "lowest", description="lowest: the least likely draws; density: those below log_density; none: any"
     )
     draws: int = Field(100, ge=1, description="draws per class and batch")
     keep: int = Field(6, ge=1, description="of which so many are kept")
-    log_density: float = Field(0.0, description="select = density: log of the paper's epsilon")
+    log_density: float | None = Field(None, description="select = density needs it: log of the paper's epsilon")
     refresh: int = Field(1, ge=1, description="Gaussians are made anew in every so many rounds")
     dims: int = Field(2048, ge=1, description="activations with more numbers are averaged over space for Gaussians")
     min_count: int = Field(5, ge=1, description="a client tells nothing of a class with fewer synthesised samples")
@@ -126,9 +127,7 @@ class FedOSS(Method):
     composes = ("correction", "score")
     parts = {"score": {"name": "proser", "temperature": 1.0}}
     starts_from = True
-    digits = {
-        "method": {"rounds": 15, "halve_after": 5, "lr": 5e-3, "finetune_rounds": 5, "epochs": 3, "batch_size": 16}
-    }
+    digits = {"method": {"rounds": 20, "lr": 0.05, "finetune_rounds": 5, "epochs": 3, "batch_size": 16}}
     correction: Correction
     score: Score
     params: FedOSSParams
@@ -151,11 +150,20 @@ class FedOSS(Method):
                 f"score.name = {self.score.name!r} is not allowed with method.decision = 'argmax', "
                 "which compares the unknown output with the others: take score.name = 'proser'."
             )
-        if self.params.low >= self.params.high:
+        p = self.params
+        if p.low >= p.high:
             raise UserError(
-                f"method.low = {self.params.low} must be below method.high = {self.params.high}: "
-                "no sample could be at the boundary."
+                f"method.low = {p.low} must be below method.high = {p.high}: no sample could be at the boundary."
             )
+        if p.select == "density" and p.log_density is None:
+            raise UserError(
+                "method.select = 'density' needs method.log_density, below which a draw's log density must lie; "
+                "it depends on network and data, -1000 for example."
+            )
+        if p.keep > p.draws:
+            raise UserError(f"method.keep = {p.keep} is not allowed: it must be at most method.draws = {p.draws}.")
+        if p.rounds + p.finetune_rounds == 0:
+            raise UserError("method.rounds = 0 and method.finetune_rounds = 0: one of them must be at least 1.")
 
     def cut(self, network: Network) -> str:
         """The stage after which branches begin: by default the last before dense layers, else the last but one."""
@@ -210,8 +218,10 @@ class FedOSS(Method):
 
     def settings(self, phase: str, round_: int) -> LocalTraining:
         """The training settings of a round."""
-        lr = self.params.lr * 0.5 ** (round_ // self.params.halve_after)
-        return self.params.model_copy(update={"lr": lr if phase == PRETRAIN else self.params.finetune_lr})
+        p = self.params
+        if phase == PRETRAIN:
+            return p.model_copy(update={"lr": p.lr * 0.5 ** (round_ // p.halve_after)})
+        return p.model_copy(update={"optimizer": p.finetune_optimizer, "lr": p.finetune_lr})
 
     def own_head(self, model: Network, layout: Layout, client: Client, rng: Rng) -> nn.Module:
         """The client's personal head, where its last round left it; in its first round a new one."""
@@ -242,6 +252,7 @@ class FedOSS(Method):
     def recognise(self, personal: PersonalHead, payload: Payload) -> Recognise:
         """The rule that finds boundary samples."""
         p, cut, known = self.params, personal.cut, len(personal.shares)
+        # Empty for rules that ask nobody.
         members = payload.members("bank")
         bank = Bank(personal.head, list(members.values()))
         held = torch.zeros(len(members), known, dtype=torch.bool)
@@ -285,7 +296,7 @@ class FedOSS(Method):
         def sample() -> tuple[Tensor, Tensor]:
             found, near = [], []
             for k, gaussian in gaussians.items():
-                if p.select == "density":
+                if p.select == "density" and p.log_density is not None:
                     z = unlikelier_than(gaussian, p.log_density, p.draws, p.keep, numbers)
                 else:
                     z = (unlikely if p.select == "lowest" else any_of)(grid.dims, p.draws, p.keep, numbers)
@@ -298,12 +309,12 @@ class FedOSS(Method):
     def tell(self, tally: Tally, client: Client, reply: Payload) -> None:
         """Add what was synthesised to the reply: figures, and moments if they are asked for."""
         reply.info.update(tally.info())
-        if not self.params.foss or client.step.round % self.params.refresh:
+        p = self.params
+        if not p.aggregate and p.foss and client.step.round % p.refresh == 0:
+            keep_gaussians(client.state, tally.moments(p.min_count))
+        if not self.tells_moments(client.step):
             return
-        if not self.params.aggregate:
-            keep_gaussians(client.state, tally.moments(self.params.min_count))
-            return
-        found = tally.moments(self.params.min_count)
+        found = tally.moments(p.min_count)
         reply.info["counts"] = {str(k): part.count for k, part in found.items()}
         for k, part in found.items():
             reply.put(f"statistics/{k}", to_tensors(part))
@@ -314,26 +325,27 @@ class FedOSS(Method):
         weights = initial_weights(server, len(server.classes) + 1)
         begun = server.initial
         # A model that has an unknown output already keeps it.
-        has_unknown = begun is not None and len(begun.weights["head.weight"]) > len(begun.classes)
-        server.state.put("model", weights if has_unknown else with_neutral_unknown(weights))
+        trained = begun is not None and len(begun.weights["head.weight"]) > len(begun.classes)
+        server.state.info["unknown_trained"] = trained
+        server.state.put("model", weights if trained else with_neutral_unknown(weights))
 
     def send(self, server: Server, client: str) -> Payload:
         payload = Payload.of(model=server.state.group("model"), **self.correction.down(server))
         if server.step.phase == FINETUNE:
-            names = self.asked(server)
-            payload.info["held"] = {name: server.state.info["held"][name] for name in names}
-            for name in names:
-                payload.add(f"bank/{name}", server.state.group(f"bank/{name}"))
+            payload.info["held"] = server.state.info.get("held", {})
+            payload.add("bank", server.state.group("bank"))
             payload.add("gaussians", server.state.group("gaussians"))
         return payload
 
-    def asked(self, server: Server) -> list[str]:
-        """The clients whose heads are asked in this round: all, or as many as the bank may hold."""
-        names = sorted(server.state.info.get("held", {}))
-        if len(names) <= self.params.bank:
-            return names
-        chosen = server.rng.numpy("bank").choice(len(names), self.params.bank, replace=False)
-        return [names[i] for i in sorted(chosen)]
+    @property
+    def asks_heads(self) -> bool:
+        """Whether the rule for boundary samples needs the bank."""
+        return self.params.boundary in ("agreement", "informed")
+
+    def tells_moments(self, step: Step) -> bool:
+        """Whether clients send statistics in this round."""
+        p = self.params
+        return step.phase == FINETUNE and p.foss > 0 and p.aggregate and step.round % p.refresh == 0
 
     def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
         classes = len(server.classes)
@@ -344,46 +356,77 @@ class FedOSS(Method):
         super().check(server, reply)
         held = reply.info.get("held")
         classes = range(len(server.classes))
-        if not isinstance(held, list) or any(type(k) is not int or k not in classes for k in held):
-            raise BadReply("info 'held' must list the classes that the client has")
+        if (
+            not isinstance(held, list)
+            or len(held) > len(classes)
+            or any(type(k) is not int or k not in classes for k in held)
+            or held != sorted(set(held))
+        ):
+            raise BadReply("info 'held' must list the classes that the client has, each once and in order")
         if server.step.phase == FINETUNE:
             self.check_synthesis(server, reply)
 
     def check_synthesis(self, server: Server, reply: Payload) -> None:
         """Shares are shares, and moments have the shapes that belong to their counts."""
-        for key in ("boundary", "displacement"):
+        for key, most in (("boundary", 1.0), ("displacement", FARTHEST)):
             value = reply.info.get(key)
-            if not isinstance(value, float) or not 0 <= value < float("inf"):
-                raise BadReply(f"info {key!r} is {str(value)[:40]}, expected a number from 0")
+            if not isinstance(value, float) or not 0 <= value <= most:
+                raise BadReply(f"info {key!r} is {str(value)[:40]}, expected a number from 0 to {most:g}")
         counts = reply.info.get("counts", {})
         told = reply.members("statistics")
         if not isinstance(counts, dict) or counts.keys() != told.keys():
             raise BadReply("info 'counts' must have a count for every class in 'statistics'")
+        if told and not self.tells_moments(server.step):
+            raise BadReply("statistics in a round that asks for none")
         dims = self.layout(server.task, len(server.classes)).grid.dims
         for k, tensors in told.items():
             count = counts[k]
             if k not in {str(number) for number in range(len(server.classes))}:
                 raise BadReply(f"statistics of {k[:40]!r}, which is no class")
-            if type(count) is not int or not 1 <= count <= 2**53:
-                raise BadReply(f"the count of class {k} is {str(count)[:40]}, expected a whole number from 1")
-            shapes = {"mean": (dims,), "spread": travel_shape(count, dims)}
-            if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
-                raise BadReply(f"statistics of class {k} do not have the shapes {shapes}")
+            if type(count) is not int or not 1 <= count <= reply.info["samples"]:
+                raise BadReply(f"the count of class {k} is {str(count)[:40]}, expected 1 to the number of samples")
+            spread = torch.empty(travel_shape(count, dims), device="meta")
+            check_like(
+                tensors, {"mean": torch.empty(dims, device="meta"), "spread": spread}, f"statistics of class {k}"
+            )
 
     def merge(self, server: Server, replies: Replies) -> None:
         mean = weighted_mean(replies, "model")
         if mean is None:
             server.note("no client had a training sample: the model stays as it is")
         else:
-            server.state.put("model", with_neutral_unknown(mean) if server.step.phase == PRETRAIN else mean)
+            untrained = server.step.phase == PRETRAIN and not server.state.info["unknown_trained"]
+            server.state.put("model", with_neutral_unknown(mean) if untrained else mean)
         self.correction.merge(server, replies)
-        held = server.state.info.setdefault("held", {})
-        for reply in replies:
-            if reply.samples:
-                held[reply.client] = reply.payload.info["held"]
-                server.state.put(f"bank/{reply.client}", reply.payload.group("head"))
+        if self.asks_heads:
+            self.merge_bank(server, replies)
         if server.step.phase == FINETUNE:
             self.merge_synthesis(server, replies)
+
+    def merge_bank(self, server: Server, replies: Replies) -> None:
+        """The heads to be asked in the next round: the clients' last ones, at most as many as the bank may hold."""
+        if self.is_last(server.step):
+            server.state.drop("bank")
+            server.state.info.pop("held", None)
+            return
+        before: dict[str, list[int]] = server.state.info.get("held", {})
+        now = {reply.client: reply.payload.info["held"] for reply in replies if reply.samples}
+        names = sorted({**before, **now})
+        if len(names) > self.params.bank:
+            chosen = server.rng.numpy("bank").choice(len(names), self.params.bank, replace=False)
+            names = [names[i] for i in sorted(chosen)]
+        heads = {name: server.state.group(f"bank/{name}") for name in names if name not in now}
+        heads |= {reply.client: reply.payload.group("head") for reply in replies if reply.client in names}
+        server.state.info["held"] = {name: {**before, **now}[name] for name in names}
+        server.state.drop("bank")
+        for name in names:
+            server.state.add(f"bank/{name}", heads[name])
+
+    def is_last(self, step: Step) -> bool:
+        """Whether no round follows that would ask the heads."""
+        if not self.params.finetune_rounds:
+            return True
+        return step.phase == FINETUNE and step.round == self.params.finetune_rounds - 1
 
     def merge_synthesis(self, server: Server, replies: Replies) -> None:
         """Theorem 1 over the clients' moments, and the round's figures."""
@@ -414,6 +457,8 @@ class FedOSSPaper(FedOSS):
     """FedOSS by the letter of the paper: agreement of all heads, steps along the raw gradient, argmax over K + 1."""
 
     class Params(FedOSSParams):
+        optimizer: Literal["sgd", "adam"] = changed("optimizer", "adam")
+        lr: float = changed("lr", 5e-4)
         prior: bool = changed("prior", False)
         boundary: Literal["agreement", "informed", "perturbation", "margin", "all"] = changed("boundary", "agreement")
         step_size: float = changed("step_size", 0.1)

@@ -34,9 +34,9 @@ class Balanced(Objective):
 
     shares: Tensor | None = None
 
-    def on(self, samples: Samples, classes: int) -> Objective:
+    def on(self, samples: Samples, model: Network) -> Objective:
         fitted = copy.copy(self)
-        fitted.shares = log_shares(samples.y, classes)
+        fitted.shares = log_shares(samples.y, model.head.out_features - self.extra_outputs)
         return fitted
 
     def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:

@@ -34,8 +34,8 @@ class Objective(ABC):
     def check(self, model: Network) -> None:
         """Refuse a network that this objective cannot train, before a run begins, by raising `UserError`."""
 
-    def on(self, samples: Samples, classes: int) -> Objective:
-        """The objective for a client with these samples of `classes` known classes."""
+    def on(self, samples: Samples, model: Network) -> Objective:
+        """The objective for a client with these samples, which it may look at before the first step."""
         return self
 
     @property

@@ -55,11 +55,11 @@ class Proser(Objective):
     params: Params
     shares: Tensor | None = None
 
-    def on(self, samples: Samples, classes: int) -> Objective:
+    def on(self, samples: Samples, model: Network) -> Objective:
         if not self.params.balanced:
             return self
         fitted = copy.copy(self)
-        fitted.shares = log_shares(samples.y, classes)
+        fitted.shares = log_shares(samples.y, model.head.out_features - self.extra_outputs)
         return fitted
 
     def check(self, model: Network) -> None:

@@ -58,6 +58,9 @@ def lengths(h: Tensor) -> Tensor:
 
 def scaled_to(direction: Tensor, length: Tensor) -> Tensor:
     """Directions (n, ...) with the given lengths (n,); a direction of zero stays zero."""
+    # Squares of tiny numbers would vanish.
+    largest = direction.flatten(1).abs().amax(1).clamp_min(torch.finfo(direction.dtype).tiny)
+    direction = direction / largest.view(-1, *[1] * (direction.dim() - 1))
     current = lengths(direction)
     factor = torch.where(current > 0, length / current, 0.0)
     return direction * factor.view(-1, *[1] * (direction.dim() - 1))

@@ -65,7 +65,8 @@ def merge(a: Moments, b: Moments) -> Moments:
     between = (a.mean - b.mean) * math.sqrt(a.count * b.count / count)
     if thin(count, len(mean)):
         return Moments(count, mean, torch.cat([a.spread, b.spread, between.unsqueeze(0)]))
-    return Moments(count, mean, a.scatter() + b.scatter() + torch.outer(between, between))
+    total = torch.addr(a.scatter(), between, between)
+    return Moments(count, mean, total.addmm_(b.spread.T, b.spread) if b.thin else total.add_(b.spread))
 
 
 def by_class(x: Tensor, y: Tensor, least: int = 1) -> dict[int, Moments]:
@@ -118,6 +119,16 @@ class Gaussian:
     @classmethod
     def of(cls, found: Moments) -> Gaussian:
         """The estimate from at least two features (Eq. 4); `ValueError` if the spread is not one of features."""
+        try:
+            gaussian = cls._of(found)
+        except torch.linalg.LinAlgError as error:
+            raise ValueError(str(error)) from None
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in gaussian.tensors().values()):
+            raise ValueError("the moments are too large for float32")
+        return gaussian
+
+    @classmethod
+    def _of(cls, found: Moments) -> Gaussian:
         degrees = found.count - 1
         if not found.thin:
             return cls(found.mean.float(), _cholesky(found.spread / degrees).float(), torch.empty(0))

@@ -9,10 +9,19 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
+_POOL: dict[int, Callable[..., Tensor]] = {
+    1: F.adaptive_avg_pool1d,
+    2: F.adaptive_avg_pool2d,
+    3: F.adaptive_avg_pool3d,
+}
+
 
 @dataclass(frozen=True)
 class Grid:
-    """Averages activations over a coarser grid, and spreads such averages again."""
+    """Averages activations over a coarser grid, and spreads such averages again.
+
+    Where the sides do not divide, places of the grid overlap by one row, as torch's adaptive pooling has it.
+    """
 
     shape: tuple[int, ...]
     """Of one sample's activations: (channels, *sides), or (features,)."""
@@ -39,10 +48,9 @@ class Grid:
         """(n, D) of activations h (n, *shape)."""
         if self.sides == self.shape[1:]:
             return h.flatten(1)
-        pool: Callable[..., Tensor] = F.adaptive_avg_pool3d if len(self.sides) == 3 else F.adaptive_avg_pool2d
-        return pool(h, self.sides).flatten(1)
+        return _POOL[len(self.sides)](h, self.sides).flatten(1)
 
     def activations(self, v: Tensor) -> Tensor:
-        """(n, *shape) of vectors v (n, D): every place has the average of the grid's place it lies in."""
+        """(n, *shape) of vectors v (n, D): every place has the average of the grid's place nearest to it."""
         h = v.reshape(len(v), self.shape[0], *self.sides)
         return h if self.sides == self.shape[1:] else F.interpolate(h, size=self.shape[1:], mode="nearest")

@@ -14,6 +14,8 @@ from fedwild.openset.boundary import lengths, scaled_to
 
 Away = Literal["class", "known"]
 Unit = Literal["gradient", "length"]
+FARTHEST = 1e6
+"""The largest displacement that is told: a raw gradient can move a sample that has almost no length."""
 
 
 def invert(model: Network, h: Tensor, y: Tensor, cut: str, steps: int, size: float, unit: Unit, away: Away) -> Tensor:
@@ -31,13 +33,24 @@ def invert(model: Network, h: Tensor, y: Tensor, cut: str, steps: int, size: flo
         for _ in range(steps):
             moved.requires_grad_(True)
             logits = model.after(moved, cut)[:, :known]
-            loss = F.cross_entropy(logits, y, reduction="sum") if away == "class" else -logits.logsumexp(1).sum()
-            (gradient,) = torch.autograd.grad(loss, moved)
+            (gradient,) = torch.autograd.grad(climbed(logits, y, unit, away), moved)
             climb = gradient * size if unit == "gradient" else scaled_to(gradient, size * start)
             moved = moved.detach() + climb
     return moved
 
 
+def climbed(logits: Tensor, y: Tensor, unit: Unit, away: Away) -> Tensor:
+    """L of known logits (n, K), summed over samples."""
+    if away == "known":
+        return -logits.logsumexp(1).sum()
+    if unit == "gradient" or logits.shape[1] == 1:
+        return F.cross_entropy(logits, y, reduction="sum")
+    # Cross-entropy is a rising function of this, so the direction is the same, and it never fades.
+    others = logits.scatter(1, y.unsqueeze(1), -torch.inf).logsumexp(1)
+    return (others - logits.gather(1, y.unsqueeze(1)).squeeze(1)).sum()
+
+
 def displacement(h: Tensor, moved: Tensor) -> Tensor:
-    """How far each sample went, in units of its own length (n,)."""
-    return lengths(moved - h) / lengths(h).clamp_min(torch.finfo(h.dtype).tiny)
+    """How far each sample went, in units of its own length (n,); 0 for a sample that has none."""
+    start = lengths(h)
+    return torch.where(start > 0, lengths(moved - h) / start, 0.0).clamp_max(FARTHEST)

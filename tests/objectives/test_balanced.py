@@ -29,7 +29,7 @@ def test_the_loss_adds_the_shares_of_all_the_clients_samples() -> None:
     y = torch.tensor([0, 0, 0, 1, 2])
     samples = Samples(torch.rand(5, 4), y, torch.arange(5))
     x, labels = samples.x[:2], y[:2]
-    objective = Balanced(Hyper()).on(samples, 3)
+    objective = Balanced(Hyper()).on(samples, model)
     loss = objective.loss(model, x, labels, torch.Generator())
     assert torch.allclose(loss, F.cross_entropy(model(x) + log_shares(y, 3), labels))
     assert not torch.allclose(loss, F.cross_entropy(model(x), labels))
@@ -37,7 +37,8 @@ def test_the_loss_adds_the_shares_of_all_the_clients_samples() -> None:
 
 def test_one_clients_shares_do_not_reach_another() -> None:
     shared = Balanced(Hyper())
-    shared.on(Samples(torch.rand(2, 4), torch.tensor([0, 1]), torch.arange(2)), 3)
+    model = build("mlp", (4,), 3, params={"hidden": [5]})
+    shared.on(Samples(torch.rand(2, 4), torch.tensor([0, 1]), torch.arange(2)), model)
     assert shared.shares is None
 
 
@@ -51,7 +52,7 @@ def test_proser_balances_the_known_term_alone() -> None:
     model = build("mlp", (4,), 4, params={"hidden": [5]})
     y = torch.tensor([0, 0, 0, 1, 2])
     samples = Samples(torch.rand(5, 4), y, torch.arange(5))
-    plain, balanced = (Proser(Proser.Params(balanced=flag)).on(samples, 3) for flag in (False, True))
+    plain, balanced = (Proser(Proser.Params(balanced=flag)).on(samples, model) for flag in (False, True))
     one, other = (
         objective.terms(model, samples.x, y, [], torch.Generator().manual_seed(0))  # type: ignore[attr-defined]
         for objective in (plain, balanced)

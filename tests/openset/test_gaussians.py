@@ -167,3 +167,15 @@ def test_features_that_do_not_vary_leave_the_floor() -> None:
     z = torch.ones(1, 30)
     assert torch.allclose(gaussian.at(z), torch.full((1, 30), 2.0 + FLOOR**0.5))
     assert torch.isfinite(gaussian.log_density(torch.tensor([3.0]))).all()
+
+
+@pytest.mark.parametrize("size", [3e38, 1e200])
+def test_moments_too_large_for_float32_are_refused(size: float) -> None:
+    rows = torch.full((4, 30), size, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r".+"):
+        Gaussian.of(Moments(5, torch.zeros(30, dtype=torch.float64), rows))
+
+
+def test_a_matrix_with_negative_eigenvalues_is_refused() -> None:
+    with pytest.raises(ValueError, match="negative eigenvalues"):
+        Gaussian.of(Moments(50, torch.zeros(3, dtype=torch.float64), -torch.eye(3, dtype=torch.float64)))

@@ -80,7 +80,7 @@ def test_no_step_moves_nothing() -> None:
 def test_a_step_in_lengths_is_as_long_as_asked_also_for_sure_samples(away: str) -> None:
     model = network()
     with torch.no_grad():
-        model.head.weight *= 30
+        model.head.weight *= 1000
     moved = pushed(model, H, Y, unit="length", size=0.7, away=away)
     assert torch.allclose(displacement(H, moved), torch.full((5,), 0.7), atol=1e-4)
     assert torch.allclose(lengths(moved - H), 0.7 * lengths(H), atol=1e-4)
@@ -95,3 +95,7 @@ def test_the_network_stays_as_it_was() -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
     assert all(module.training for module in model.modules())
+
+
+def test_a_sample_without_length_is_not_displaced() -> None:
+    assert displacement(torch.zeros(1, 4), torch.ones(1, 4)).tolist() == [0.0]
