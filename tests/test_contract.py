@@ -214,7 +214,7 @@ PUSHED = {"method": {"boundary": "all", "min_count": 1}}
 DISAGREEING = {"method": {"boundary": "agreement", "lr": 1e-6, "branch": "light"}}
 FEDOSS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("steps", "step_size", "step_unit", "away", "masked", "duss", "foss", "aggregate"), PUSHED),
-    **dict.fromkeys(("draws", "keep", "refresh", "min_count"), PUSHED),
+    **dict.fromkeys(("draws", "keep", "refresh", "min_count", "cut"), PUSHED),
     **dict.fromkeys(("low", "high"), DISAGREEING),
     # One of two heads is not above a half, two of three are.
     "bank": {"method": {**DISAGREEING["method"], "low": 0.5}},

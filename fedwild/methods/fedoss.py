@@ -469,6 +469,7 @@ class FedOSSPaper(FedOSS):
         min_count: int = changed("min_count", 1)
         decision: Literal["argmax", "calibrated"] = changed("decision", "argmax")
 
+    digits = {"method": {**FedOSS.digits["method"], "lr": 5e-3}}
     params: Params
 
 
