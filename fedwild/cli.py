@@ -367,6 +367,14 @@ def show_outliers(
     out.print(f"picture written to {png}", highlight=False, markup=False, soft_wrap=True)
 
 
+def tell_of_picture(described: dict[str, Any], png: Path, as_json: bool) -> None:
+    """Say where a picture is, or what it shows."""
+    if as_json:
+        print(json.dumps({**described, "png": str(png)}))
+        return
+    out.print(f"picture written to {png}", highlight=False, markup=False, soft_wrap=True)
+
+
 @show_app.command("masks")
 def show_masks(
     folder: Folder,
@@ -397,10 +405,7 @@ def show_masks(
 
     masks = mask_figures(Run(folder), layers or (), clients or ())
     write(masks, png)
-    if as_json:
-        print(json.dumps({**masks.described(), "png": str(png)}))
-        return
-    out.print(f"picture written to {png}", highlight=False, markup=False, soft_wrap=True)
+    tell_of_picture(masks.described(), png, as_json)
 
 
 @show_app.command("confusion")
@@ -431,10 +436,7 @@ def show_confusion(
 
     confusion = confusion_figures(Run(folder), client, whole(workers))
     write(confusion, png)
-    if as_json:
-        print(json.dumps({**confusion.described(), "png": str(png)}))
-        return
-    out.print(f"picture written to {png}", highlight=False, markup=False, soft_wrap=True)
+    tell_of_picture(confusion.described(), png, as_json)
 
 
 @show_app.command("features")
@@ -473,10 +475,7 @@ def show_features(
     draws = number("--seed", seed, 0, range(2**63))
     features = feature_figures(Run(folder), count, draws, client, whole(workers))
     write(features, png)
-    if as_json:
-        print(json.dumps({**features.described(), "png": str(png)}))
-        return
-    out.print(f"picture written to {png}", highlight=False, markup=False, soft_wrap=True)
+    tell_of_picture(features.described(), png, as_json)
 
 
 def whole(text: str | None) -> int | None:
