@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from typing import Any
 
 UNKNOWN_NAME = "unknown"
@@ -12,11 +13,15 @@ UNKNOWN_NAME = "unknown"
 
 @dataclass(frozen=True)
 class ClassEntry:
-    """One class: its name, who brought it, and the round since which it is known."""
+    """One class: its name, who brought it, the round since which it is known, and what it was found in."""
 
     name: str
     origin: str
     since: int
+    stage: int = 0
+    """The stage in which it was discovered, counted from 1; 0 for a class that came with its name."""
+    samples: dict[str, int] = field(default_factory=dict)
+    """How many unlabelled samples of each client it was discovered in."""
 
 
 @dataclass
@@ -42,15 +47,24 @@ class ClassRegistry:
     def __contains__(self, name: str) -> bool:
         return name in self.names
 
-    def add(self, name: str, origin: str, since: int) -> int:
+    def add(self, name: str, origin: str, since: int, stage: int = 0, samples: Mapping[str, int] | None = None) -> int:
         """The id of `name`, which is added at the end if it is new: equal names meet in one class."""
         if name not in self:
-            self.entries.append(ClassEntry(name, origin, since))
+            self.entries.append(ClassEntry(name, origin, since, stage, dict(samples or {})))
         return self.names.index(name)
+
+    def free_name(self, stem: str) -> str:
+        """The first of stem-1, stem-2 ... that is not taken."""
+        return next(name for number in count(1) if (name := f"{stem}-{number}") not in self)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a class another name; its id stays."""
+        place = self.names.index(old)
+        self.entries[place] = replace(self.entries[place], name=new)
 
     def to_json(self) -> list[dict[str, Any]]:
         return [asdict(entry) for entry in self.entries]
 
     @classmethod
     def from_json(cls, rows: list[dict[str, Any]]) -> ClassRegistry:
-        return cls([ClassEntry(str(row["name"]), str(row["origin"]), int(row["since"])) for row in rows])
+        return cls([ClassEntry(**row) for row in rows])

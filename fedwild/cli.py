@@ -219,7 +219,8 @@ def list_parts(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="KIND", help="methods, data, models, partitions, objectives, corrections, scores or settings."
+            metavar="KIND",
+            help="methods, data, models, partitions, objectives, corrections, estimators, scores or settings.",
         ),
     ],
     as_json: Json = False,

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field
 
 from fedwild.corrections import CORRECTIONS
 from fedwild.data import DataSettings, PartitionSettings, parse_partition
+from fedwild.discovery import ESTIMATORS
 from fedwild.errors import UserError, unknown_name
 from fedwild.hyper import Hyper, unknown_key, validated
 from fedwild.methods import METHODS
@@ -36,8 +37,9 @@ class FederationSettings(Hyper):
     clients: int | None = Field(None, ge=1, description="number of clients (10, or as many as the data says)")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in a round")
     min_clients: int = Field(1, ge=1, description="a round fails if fewer clients answer")
-    arrivals: dict[str, Annotated[int, Field(ge=0)]] = Field(
-        default_factory=dict, description="client name = number of the round since which it is there"
+    arrivals: dict[str, Annotated[int, Field(ge=0)] | Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=dict,
+        description="client name = number of the round, or name of the phase, since which it is there",
     )
     start_from: str | None = Field(
         None, min_length=1, description="a finished run's folder, whose global model this run begins with"
@@ -184,6 +186,9 @@ PARTS: dict[str, PartKind] = {
         "none",
         lambda name: CORRECTIONS.get(name).Params,
         lambda part: CORRECTIONS.get(part.name)(part.params),
+    ),
+    "estimator": PartKind(
+        "committee", lambda name: ESTIMATORS.get(name).Params, lambda part: ESTIMATORS.get(part.name)(part.params)
     ),
     "score": PartKind("msp", _score_params, lambda part: Score(SCORES[part.name], part.params)),
 }

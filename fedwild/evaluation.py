@@ -125,7 +125,7 @@ class Examiner:
         names = [self.dataset.classes[i] for i in self.dataset.y_test[torch.as_tensor(rows)].tolist()]
         ids = {name: i for i, name in enumerate(server.classes.names)}
         truth = torch.tensor([ids.get(name, UNKNOWN) for name in names], dtype=torch.int64)
-        return Outcome(prediction, decision, truth, names)
+        return Outcome(prediction, decision, truth, names, self.split.novel_by_stage)
 
     def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
         """The common open-set figures and the method's own."""
@@ -169,4 +169,5 @@ def _rows(outcome: Outcome, rows: Tensor) -> Outcome:
         outcome.decision[rows],
         outcome.truth[rows],
         [outcome.true_names[i] for i in rows.tolist()],
+        outcome.novel,
     )

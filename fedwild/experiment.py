@@ -22,6 +22,7 @@ from fedwild.models import Network
 from fedwild.protocol import Method
 from fedwild.rng import Rng
 from fedwild.runs.earlier import earlier_model
+from fedwild.schedule import arrivals_of, steps_of
 from fedwild.task import Task
 
 Download = Callable[[str, int, int | None], None]
@@ -68,6 +69,7 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
     # One sample shows what is wrong with normalisation or augmentation.
     samples_of(dataset, np.zeros(1, dtype=np.int64), data=config.data)
     method = config.make_method()
+    arrivals_of(config.federation.arrivals, steps_of(method))
     method.check_network(network)
     if "objective" in method.composes:
         method.objective.check(network)  # type: ignore[attr-defined]

@@ -21,10 +21,11 @@ from fedwild.evaluation import Evaluation, Examiner
 from fedwild.experiment import Experiment
 from fedwild.initial import Initial
 from fedwild.payload import Payload, check_finite
-from fedwild.protocol import Method, Replies, Server, Step
+from fedwild.protocol import Replies, Server, Step
 from fedwild.rng import Rng
 from fedwild.runs.events import EventLog
 from fedwild.runs.folder import RunFolder
+from fedwild.schedule import arrivals_of, steps_of
 from fedwild.workers import worker_count
 
 Listener = Callable[[dict[str, Any]], None]
@@ -56,6 +57,7 @@ class Federation:
         self._loads = {client.name: len(client.train) + len(client.unlabelled) for client in clients}
         self.rng = Rng(experiment.config.seed)
         self.steps = steps_of(self.method)
+        self._arrivals = arrivals_of(experiment.config.federation.arrivals, self.steps)
 
     def run(self) -> dict[str, Any]:
         """Go on to the end; returns the final result. A failing disk becomes one sentence."""
@@ -212,7 +214,7 @@ class Federation:
     def _round(self, server: Server, ledger: Ledger, step: Step) -> None:
         begin = time.perf_counter()
         federation = self.experiment.config.federation
-        present = [name for name in self._names if federation.arrivals.get(name, 0) <= step.index]
+        present = [name for name in self._names if self._arrivals.get(name, 0) <= step.index]
         server.clients = tuple(present)
         chosen = self.method.participants(server, present, federation.participation, server.rng) if present else []
         self._tell("round-start", phase=step.phase, round=step.round, index=step.index, clients=len(chosen))
@@ -347,20 +349,6 @@ def starting_notes(server: Server) -> list[str]:
         return []
     new = [name for name in server.classes.names if name not in server.initial.classes]
     return [f"starts from {server.initial.origin}", *([f"classes it did not have: {', '.join(new)}"] if new else [])]
-
-
-def steps_of(method: Method) -> list[Step]:
-    """A method's rounds in order. Phases that share a name count on, so that no two rounds draw the same numbers."""
-    counters: dict[str, int] = {}
-    steps: list[Step] = []
-    for phase in method.phases():
-        for _ in range(phase.rounds):
-            number = counters.get(phase.name, 0)
-            counters[phase.name] = number + 1
-            steps.append(Step(phase.name, number, len(steps)))
-    if not steps:
-        raise UserError(f"method {method.name!r} has no rounds: its phases must add up to at least one.")
-    return steps
 
 
 def told(info: dict[str, Any]) -> dict[str, Any]:

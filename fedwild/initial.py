@@ -44,6 +44,8 @@ class Initial:
         here, there = self._rows(classes, len(fresh["head.weight"]))
         weights = copied({name: tensor if name in HEAD else self.weights[name] for name, tensor in fresh.items()})
         for name in HEAD:
+            if name not in weights:
+                continue
             # A head without bias is one whose bias is zero.
             weights[name][here] = self.weights[name][there] if name in self.weights else 0.0
         return weights
@@ -57,7 +59,7 @@ class Initial:
         return [here for here, _ in pairs], [there for _, there in pairs]
 
 
-def initial_weights(server: Server, outputs: int) -> dict[str, Tensor]:
+def initial_weights(server: Server, outputs: int, bias: bool = True) -> dict[str, Tensor]:
     """Weights for `Method.start`: a new network's, drawn from `server.rng`, or the earlier run's where there is one."""
-    fresh = weights_of(server.task.build(outputs, server.rng))
+    fresh = weights_of(server.task.build(outputs, server.rng, bias))
     return fresh if server.initial is None else server.initial.onto(fresh, server.classes.names)

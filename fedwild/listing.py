@@ -9,6 +9,7 @@ from fedwild.config import EngineSettings, EvaluationSettings, FederationSetting
 from fedwild.corrections import CORRECTIONS
 from fedwild.data import DATASETS, PARTITIONS, DataEntry, DataSettings, PartitionSettings
 from fedwild.data.sources import find_prepared
+from fedwild.discovery import ESTIMATORS
 from fedwild.hyper import Hyper
 from fedwild.methods import METHODS
 from fedwild.models import MODELS
@@ -86,6 +87,7 @@ LISTS: dict[str, Callable[[], list[Row]]] = {
     "partitions": lambda: _entries(PARTITIONS),
     "objectives": lambda: _registered(OBJECTIVES),
     "corrections": lambda: _registered(CORRECTIONS),
+    "estimators": lambda: _registered(ESTIMATORS),
     "scores": lambda: _entries(SCORES),
     "settings": _sections,
 }

@@ -117,8 +117,8 @@ class Client:
     step: Step
     classes: tuple[str, ...]
     """The server's classes, in the order of their ids."""
-    view: Callable[[str], Samples]
-    """A part of the client's data by name."""
+    view: Callable[..., Samples]
+    """A part of the client's data by name; of the unlabelled samples also those of one stage."""
     labels: tuple[str, ...]
     """Names of the classes this client has labelled samples of, some of which the server may not know yet."""
     state: Payload = field(default_factory=Payload)
@@ -139,6 +139,10 @@ class Client:
     def unlabelled(self) -> Samples:
         """Samples whose labels this client does not have."""
         return self.view("unlabelled")
+
+    def unlabelled_in(self, stage: int) -> Samples:
+        """Those of the unlabelled samples that turn up in a stage, counted from 1."""
+        return self.view("unlabelled", stage)
 
     def note(self, text: str) -> None:
         """Say something in the run's log, such as a step that was skipped and why."""
@@ -200,6 +204,8 @@ class Outcome:
     """The same for the true classes (n,): UNKNOWN where the registry does not have the class."""
     true_names: Sequence[str]
     """The true classes' names (n,), also of classes the registry does not have."""
+    novel: tuple[tuple[str, ...], ...] = ()
+    """The classes that clients hold without labels, by the stage in which they turn up."""
 
 
 class Predictor(ABC):
@@ -220,7 +226,7 @@ class Method(ABC):
     name: ClassVar[str]
     Params: ClassVar[type[Hyper]] = Hyper
     composes: ClassVar[tuple[str, ...]] = ()
-    """The exchangeable parts this method is built from: any of "objective", "correction", "score"."""
+    """The exchangeable parts this method is built from: any of "objective", "correction", "score", "estimator"."""
     parts: ClassVar[dict[str, dict[str, Any]]] = {}
     """The parts taken when the user names none, where they are not the usual ones, and settings that are not theirs:
     {"objective": {"name": "proser", "open_weight": 0.01}}."""

@@ -34,6 +34,11 @@ def choose_classes(classes: tuple[str, ...], dataset_name: str, data: DataSettin
     for role, count in counts.items():
         taken, free = free[:count], free[count:]
         chosen[role] = tuple(name for name in classes if name in set(taken))
+    if data.stages and sum(data.stages) != len(chosen["novel"]):
+        raise UserError(
+            f"data.stages={data.stages} is not allowed: it adds up to {sum(data.stages)}, and {len(chosen['novel'])} "
+            "classes are novel (data.novel)."
+        )
     return ClassRoles(**chosen)
 
 

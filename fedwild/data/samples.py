@@ -82,6 +82,10 @@ class Samples:
         chosen = torch.as_tensor(indices, dtype=torch.int64)
         return Samples(self.x, self.y[chosen], self.index[chosen], self.mean, self.std, self.augment)
 
+    def labelled(self, y: Tensor) -> Samples:
+        """The same samples with other class ids (n,)."""
+        return Samples(self.x, y, self.index, self.mean, self.std, self.augment)
+
     def _inputs(self, stored: Tensor) -> Tensor:
         """Stored rows, owned by the caller, as normalised float32."""
         x = stored if stored.dtype == torch.float32 else stored.float()

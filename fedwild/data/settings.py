@@ -35,6 +35,10 @@ class DataSettings(Hyper):
     novel: Names | Count = Field(
         0, description="Classes whose training samples clients hold without labels: names or how many."
     )
+    stages: list[Positive] = Field(
+        default_factory=list,
+        description="How many of the novel classes turn up in each stage, in order; without it, all in the first.",
+    )
     unknown: Names | Count | Literal["rest"] = Field(
         "rest", description="Classes that appear only in the test data: names, how many, or the rest."
     )

@@ -47,6 +47,27 @@ class Split:
     test: np.ndarray
     public: np.ndarray
     public_from: Literal["train", "test"]
+    stages: tuple[int, ...] = ()
+    """How many of the novel classes turn up in each stage, in order; nothing: all in the first."""
+
+    @property
+    def novel_by_stage(self) -> tuple[tuple[str, ...], ...]:
+        """The novel classes that turn up in each stage."""
+        ends = np.cumsum(self.stages or (len(self.novel),)).tolist()
+        return tuple(self.novel[start:end] for start, end in zip([0, *ends], ends, strict=False))
+
+    def unlabelled_in(self, client: ClientSplit, stage: int, dataset: Dataset) -> np.ndarray:
+        """The client's unlabelled rows that turn up in a stage, counted from 1.
+
+        Novel classes come stage by stage; samples of known classes are spread evenly over all stages.
+        """
+        labels = dataset.y_train.numpy()[client.unlabelled]
+        turn = np.zeros(len(labels), dtype=np.int64)
+        for number, classes in enumerate(self.novel_by_stage, start=1):
+            turn[np.isin(labels, _ids(dataset.classes, classes))] = number
+        known = turn == 0
+        turn[known] = 1 + np.arange(known.sum()) % len(self.novel_by_stage)
+        return client.unlabelled[turn == stage]
 
     def save(self, path: str | Path) -> None:
         """One .npz: each part of all clients end to end, with lengths (clients, 4); -1 for the whole test."""
@@ -60,6 +81,7 @@ class Split:
                     "novel": self.novel,
                     "unknown": self.unknown,
                     "public_from": self.public_from,
+                    "stages": self.stages,
                 }
             ),
             "lengths": lengths.reshape(len(self.clients), len(_PARTS)),
@@ -86,7 +108,8 @@ class Split:
                 for client, train, validation, unlabelled, own_test in zip(about["clients"], *columns, strict=True)
             )
             roles = (tuple(about["known"]), tuple(about["novel"]), tuple(about["unknown"]))
-            return Split(clients, *roles, test, arrays["public"], about["public_from"])
+            stages = tuple(int(count) for count in about.get("stages", ()))
+            return Split(clients, *roles, test, arrays["public"], about["public_from"], stages)
         except (KeyError, ValueError, IndexError, TypeError) as problem:
             raise UserError(
                 f"{path} is not a split written by fedwild ({type(problem).__name__}: {problem})."
@@ -143,6 +166,7 @@ def make_split(
         test,
         public,
         data.public_from,
+        tuple(data.stages),
     )
 
 

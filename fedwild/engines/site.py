@@ -120,8 +120,8 @@ class Site:
         split = self._clients[job.client]
         ids = {name: i for i, name in enumerate(job.classes)}
 
-        def view(part: str) -> Samples:
-            rows = getattr(split, part)
+        def view(part: str, stage: int | None = None) -> Samples:
+            rows = getattr(split, part) if stage is None else self.split.unlabelled_in(split, stage, self.dataset)
             samples = samples_of(self.dataset, rows, "train", {} if part == "unlabelled" else ids, self.data)
             if part == "unlabelled" or not len(rows) or int(samples.y.min()) >= 0:
                 return samples

@@ -7,6 +7,7 @@ from fedwild.methods import (  # noqa: F401  (each registers itself)
     fedoss,
     fedov,
     fedpd,
+    gal,
     local_only,
 )
 from fedwild.methods.base import METHODS

@@ -9,6 +9,7 @@ SCAFFOLD or PROSER-FedAvg.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
@@ -35,8 +36,10 @@ class FedAvg(Method):
         batch_size: int = Field(32, ge=1, description="samples per step; the last partial batch is kept")
         rounds: int = Field(10, ge=1, description="communication rounds")
 
-    composes = ("objective", "correction", "score")
+    composes: ClassVar[tuple[str, ...]] = ("objective", "correction", "score")
     starts_from = True
+    bias: ClassVar[bool] = True
+    """Whether the head has a bias."""
     digits = {"method": {"rounds": 20, "epochs": 3, "batch_size": 16}}
     objective: Objective
     correction: Correction
@@ -51,16 +54,17 @@ class FedAvg(Method):
         return classes + self.objective.extra_outputs
 
     def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
-        return {"model": server.task.spec(self.outputs(len(server.classes))), **self.correction.expects(server)}
+        spec = server.task.spec(self.outputs(len(server.classes)), self.bias)
+        return {"model": spec, **self.correction.expects(server)}
 
     def start(self, server: Server) -> None:
-        server.state.put("model", initial_weights(server, self.outputs(len(server.classes))))
+        server.state.put("model", initial_weights(server, self.outputs(len(server.classes)), self.bias))
 
     def send(self, server: Server, client: str) -> Payload:
         return Payload.of(model=server.state.group("model"), **self.correction.down(server))
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
-        model = client.task.network(payload.group("model"), self.outputs(len(client.classes)))
+        model = client.task.network(payload.group("model"), self.outputs(len(client.classes)), self.bias)
         return self.trained(model, payload, client, rng)
 
     def trained(self, model: Network, payload: Payload, client: Client, rng: Rng, descent: Descent = PLAIN) -> Payload:
@@ -80,5 +84,9 @@ class FedAvg(Method):
         self.correction.merge(server, replies)
 
     def predictor(self, server: Server, client: Client | None = None) -> Predictor:
-        model = server.task.network(server.state.group("model"), self.outputs(len(server.classes)), slot="predictor")
-        return ScoredModel(model, len(server.classes), self.score)
+        return ScoredModel(self.answering(server), len(server.classes), self.score)
+
+    def answering(self, server: Server) -> Network:
+        """The network that answers."""
+        outputs = self.outputs(len(server.classes))
+        return server.task.network(server.state.group("model"), outputs, self.bias, slot="predictor")

@@ -7,6 +7,7 @@ Zhang et al.: Federated learning with label distribution skew via logits calibra
 from __future__ import annotations
 
 import copy
+from typing import ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,23 @@ def with_shares(logits: Tensor, shares: Tensor) -> Tensor:
     return logits + F.pad(shares, (0, logits.shape[1] - len(shares))).to(logits.device)
 
 
+class Sharing(Protocol):
+    """An objective that knows its client's log label shares."""
+
+    extra_outputs: ClassVar[int]
+    shares: Tensor | None
+
+
+S = TypeVar("S", bound=Sharing)
+
+
+def fitted_to_shares(objective: S, samples: Samples, model: Network) -> S:
+    """A copy of the objective that knows the label shares of these samples."""
+    fitted = copy.copy(objective)
+    fitted.shares = log_shares(samples.y, model.head.out_features - objective.extra_outputs)
+    return fitted
+
+
 @OBJECTIVES.add("balanced")
 class Balanced(Objective):
     """Cross-entropy with the client's log label shares added: rare classes are not unlearnt."""
@@ -35,9 +53,7 @@ class Balanced(Objective):
     shares: Tensor | None = None
 
     def on(self, samples: Samples, model: Network) -> Objective:
-        fitted = copy.copy(self)
-        fitted.shares = log_shares(samples.y, model.head.out_features - self.extra_outputs)
-        return fitted
+        return fitted_to_shares(self, samples, model)
 
     def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         assert self.shares is not None

@@ -6,7 +6,6 @@ original and of FedOV's program (1 and 0.01); FedOV's text prints them the other
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from fedwild.data.samples import Samples
 from fedwild.errors import unknown_name
 from fedwild.hyper import Hyper
 from fedwild.models import Network
-from fedwild.objectives.balanced import log_shares, with_shares
+from fedwild.objectives.balanced import fitted_to_shares, with_shares
 from fedwild.objectives.base import OBJECTIVES, Objective
 
 FIRST_DENSE = "first-dense"
@@ -58,9 +57,7 @@ class Proser(Objective):
     def on(self, samples: Samples, model: Network) -> Objective:
         if not self.params.balanced:
             return self
-        fitted = copy.copy(self)
-        fitted.shares = log_shares(samples.y, model.head.out_features - self.extra_outputs)
-        return fitted
+        return fitted_to_shares(self, samples, model)
 
     def check(self, model: Network) -> None:
         if self.params.mix_after not in (FIRST_DENSE, *model.cuts):
