@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,20 +25,21 @@ from fedwild.aggregation import weighted_mean
 from fedwild.cli import complain
 from fedwild.corrections.base import Steering
 from fedwild.data import DataSettings, samples_of
+from fedwild.discovery.pool import kmeans
 from fedwild.drawing import counted
 from fedwild.errors import UserError
 from fedwild.experiment import Experiment, prepare
 from fedwild.models import Network
 from fedwild.objectives.prototype_contrast import PrototypeContrast
 from fedwild.openset.adversarial import held_still
-from fedwild.openset.contact_sheet import Sheet, pixels, write
 from fedwild.payload import Payload
 from fedwild.protocol import Reply, single_thread
 from fedwild.rng import Rng
+from fedwild.sheet import Sheet, pixels, write
 from fedwild.task import weights_of
 from fedwild.training import LocalTraining, train
 
-SIZES = (1, 2, 5, 20, 100)
+SIZES = (1, 2, 5, 10, 20, 100)
 """Samples in an attacked cluster."""
 CLIENTS, BETA, ROUNDS, SAMPLES_PER_ROUND = 10, 0.1, 20, 10_000
 """How the network is trained: GAL's clients, and as many local epochs as make about so many samples."""
@@ -80,10 +80,10 @@ REFINED = Attacker(lr=0.02, variation=6e-4, near=1e-3)
 # What clients upload.
 
 
-def configured(data: str, known: int, novel: int, model: str | None, seed: int) -> Experiment:
+def configured(data: str, known: int, novel: int, model: str | None, seed: int, extra: Sequence[str]) -> Experiment:
     """The data dealt to ten clients, novel classes without labels."""
     settings = [f"data.known={known}", f"data.novel={novel}", "data.unknown=0"]
-    settings += ["partition.balance=false", "partition.min_samples=2"]
+    settings += ["partition.balance=false", "partition.min_samples=2", *extra]
     flags = {"method": "fedavg", "data": data, "partition": f"dirichlet:{BETA}", "model": model, "clients": CLIENTS}
     experiment = prepare(api.configure(None, settings=settings, seed=seed, **flags))
     if len(experiment.dataset.input_shape) != 3:
@@ -171,8 +171,8 @@ def one_cluster(features: Tensor, images: Images, pools: Sequence[Tensor], most:
         pool = pools[int(draws.integers(len(pools)))].numpy()
         k = min(most, len(pool) // wanted)
         chosen = torch.from_numpy(draws.choice(pool, size=k * wanted, replace=False))
-        means = KMeans(k, n_init=3, random_state=rng.sklearn(f"k-means {number}"))
-        parts = torch.from_numpy(means.fit_predict(features[chosen].numpy()))
+        seed = rng.sklearn(f"k-means {number}")
+        parts = torch.from_numpy(kmeans(features[chosen].double().numpy(), k, seed, tries=3))
         for part in draws.permutation(k):
             members = chosen[parts == part]
             if abs(len(members) - wanted) < abs(len(best) - wanted):
@@ -288,10 +288,15 @@ def guesses(found: Sequence[Cluster], images: Images, rng: Rng) -> Shots:
 # How near it comes.
 
 
+def standard(x: Tensor) -> Tensor:
+    """Images (n, ...) as vectors whose products are their correlations."""
+    flat = x.flatten(1)
+    return F.normalize(flat - flat.mean(1, keepdim=True))
+
+
 def correlation(a: Tensor, b: Tensor) -> Tensor:
     """Pearson's, of the pixels of images a (n, ...) and b (m, ...): (n, m)."""
-    a, b = ((x.flatten(1) - x.flatten(1).mean(1, keepdim=True)) for x in (a, b))
-    return F.normalize(a) @ F.normalize(b).T
+    return standard(a) @ standard(b).T
 
 
 def squared_error(a: Tensor, b: Tensor) -> Tensor:
@@ -316,28 +321,43 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-@dataclass(frozen=True)
 class Judge:
     """Compares images with the members of a cluster."""
 
-    model: Network
-    images: Images
+    def __init__(self, model: Network, images: Images) -> None:
+        self.model, self.images = model, images
+        self.novel, self.reference = standard(images.novel), standard(images.reference)
 
     def figures(self, x: Tensor, cluster: Cluster, target: Tensor) -> Figures:
         """Of images x (q, C, H, W), the mean figures. Likeness is that to the nearest member, as shown: in [0, 1]."""
         errors = (embedded(self.model, x) - target).norm(dim=1) / target.norm().clamp_min(1e-6)
         x, members = x.clamp(0, 1), self.images.novel[cluster.members]
-        nearest = correlation(x, self.images.novel).argmax(1)
-        alike = self.images.reference_y[correlation(x, self.images.reference).argmax(1)]
+        likeness = standard(x) @ self.novel.T
+        alike = self.images.reference_y[(standard(x) @ self.reference.T).argmax(1)]
         figures = {
             "error": errors,
-            "correlation": correlation(x, members).amax(1),
+            "correlation": likeness[:, cluster.members].amax(1),
             "mse": squared_error(x, members).amin(1),
             "ssim": ssim(x, members).amax(1),
-            "found": torch.isin(nearest, cluster.members),
+            "nearer": self.nearer(likeness, cluster),
+            "found": torch.isin(likeness.argmax(1), cluster.members),
             "class": alike == cluster.label,
         }
         return {name: float(values.float().mean()) for name, values in figures.items()}
+
+    def nearer(self, likeness: Tensor, cluster: Cluster) -> Tensor:
+        """How often an image is more like a member than like another sample of that member's class (q,).
+
+        0.5: it shows the class at most, and nothing of the members.
+        """
+        y, outside = self.images.novel_y, torch.ones(len(self.images.novel), dtype=torch.bool)
+        outside[cluster.members] = False
+        shares = []
+        for label in y[cluster.members].unique():
+            own = likeness[:, cluster.members[y[cluster.members] == label], None]
+            others = likeness[:, None, outside & (y == label)]
+            shares.append((own > others).float().mean(2))
+        return torch.cat(shares, dim=1).mean(1)
 
     def class_of_centroids(self, targets: Tensor) -> Tensor:
         """Told from the centroid alone: the class whose reference images have the nearest mean embedding (n,)."""
@@ -372,16 +392,16 @@ def summed_up(found: Sequence[Cluster], told: Tensor, cases: Mapping[str, Sequen
 # The whole.
 
 
-def reconstruction(
-    data: str, known: int, novel: int, model: str | None, seed: int, count: int, steps: int, rows: int
-) -> tuple[dict[str, Any], Sheet]:
+def reconstruction(experiment: Experiment, count: int, steps: int, rows: int) -> tuple[dict[str, Any], Sheet]:
     """The report, and the sheet with the first `rows` clusters of every size."""
-    experiment, rng = configured(data, known, novel, model, seed), Rng(seed).child("reconstruction")
+    rng, known = Rng(experiment.config.seed).child("reconstruction"), len(experiment.split.known)
     images = Images.of(experiment)
     untrained = experiment.task.build(known, rng, bias=False).eval()
     networks = {"trained": learnt(experiment, untrained, rng), "untrained": untrained}
     # Both networks are attacked through the same clusters, so that the network alone differs.
     found = clusters(embedded(networks["trained"], images.novel), images, known, count, rng.child("clusters"))
+    if not found:
+        raise UserError("no client has samples of a novel class, so there is no cluster to attack.")
     guessed, shots, report = guesses(found, images, rng), {}, {}
     for name, network in networks.items():
         judge = Judge(network, images)
@@ -400,7 +420,7 @@ def reconstruction(
         "embedding": untrained.embedding_dim,
         "pixels": images.novel[0].numel(),
         "known_accuracy": known_accuracy(experiment, networks["trained"], images),
-        "seed": seed,
+        "seed": experiment.config.seed,
     }
     return {**about, "networks": report}, sheet_of(about["data"], found, shots, images, rows)
 
@@ -444,7 +464,7 @@ def table(report: Mapping[str, Any]) -> str:
     """The report for people."""
     title = "{data}, {model} ({pixels} pixels to {embedding} features), known classes right {known_accuracy:.0%}"
     lines = [title.format(**report)]
-    names = ("error", "correlation", "mse", "ssim", "found", "class")
+    names = ("error", "correlation", "mse", "ssim", "nearer", "found", "class")
     for network, sizes in report["networks"].items():
         for case in sizes:
             told = (
@@ -481,6 +501,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--known", type=whole(1), default=6, help="classes that the network learns")
     parser.add_argument("--novel", type=whole(1), default=4, help="classes whose clusters are attacked")
     parser.add_argument("--model", help="a network by name; default: as for `fedwild run`")
+    parser.add_argument("--set", action="append", default=[], help="as for `fedwild run`, such as model.width=0.5")
     parser.add_argument("--seed", type=whole(0), default=0)
     parser.add_argument("--prototypes", type=whole(1), default=3, help="attacked clusters of every size")
     parser.add_argument("--steps", type=whole(1), default=2000, help="at most so many steps of an attack")
@@ -494,11 +515,10 @@ def main() -> None:
     given = arguments()
     single_thread()
     try:
-        if given.png and not given.png.parent.is_dir():
-            raise UserError(f"--png {str(given.png)!r} cannot be written: there is no such folder.")
-        report, sheet = reconstruction(
-            given.data, given.known, given.novel, given.model, given.seed, given.prototypes, given.steps, given.rows
-        )
+        if given.png and (given.png.is_dir() or not given.png.parent.is_dir()):
+            raise UserError(f"--png {str(given.png)!r} cannot be written: give a file in a folder that exists.")
+        experiment = configured(given.data, given.known, given.novel, given.model, given.seed, given.set)
+        report, sheet = reconstruction(experiment, given.prototypes, given.steps, given.rows)
         if given.png:
             write(sheet, given.png)
     except UserError as error:

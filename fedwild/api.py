@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwild.classes import UNKNOWN_NAME
+from fedwild import naming
+from fedwild.classes import UNKNOWN_NAME, ClassEntry
 from fedwild.config import Config, changes, parse_setting, read_toml, resolve
 from fedwild.data import Samples, Split
 from fedwild.engines.local import LocalEngine
@@ -125,6 +126,14 @@ class Run:
     def server(self) -> Server:
         """The final server, or that of the last checkpoint if the run is unfinished."""
         return Server.from_payload(self.folder.server(), self.task, Rng(self.config.seed))
+
+    def novel_classes(self) -> list[ClassEntry]:
+        """The classes that the run discovered, under the names that they have now."""
+        return naming.novel_classes(self)
+
+    def name_class(self, old: str, new: str) -> ClassEntry:
+        """Name a class that the run discovered; predictions, figures and runs that start from it use the new name."""
+        return naming.name_class(self, old, new)
 
     def predict(self, x: Tensor | np.ndarray, client: str | None = None) -> Answers:
         """Answers for inputs x (n, *input_shape): uint8 as the data set stores them, or float.

@@ -9,6 +9,8 @@ from typing import Any
 
 UNKNOWN_NAME = "unknown"
 """The answer for what belongs to none of the classes."""
+NOVEL = "novel"
+"""Discovered classes are called novel-1, novel-2 ... until somebody names them; also their origin in the registry."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class ClassRegistry:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(entry.name for entry in self.entries)
+
+    @property
+    def novel(self) -> list[ClassEntry]:
+        """The classes that were discovered, whatever they are called by now."""
+        return [entry for entry in self.entries if entry.origin == NOVEL]
 
     def __len__(self) -> int:
         return len(self.entries)

@@ -214,6 +214,53 @@ def predict(
     out.print(table)
 
 
+@app.command("name")
+def name_class(
+    folder: Folder,
+    old: Annotated[Words, typer.Argument(metavar="CLASS", help="A class that the run discovered.")] = None,
+    new: Annotated[Words, typer.Argument(metavar="NAME", help="What it is.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Name a class that a run discovered, or list those that it discovered.
+
+    Look at them with `fedwild show novel RUN` first. From then on, `predict`, `evaluate`, `show` and runs that start
+    from this one use the new name. A second name replaces the first. Classes that came with labels keep theirs.
+
+    Examples:
+
+      fedwild name runs/gal-digits-001
+
+      fedwild name runs/gal-digits-001 novel-1 melanoma
+    """
+    from fedwild.api import Run
+
+    if old is None:
+        list_novel(Run(folder), as_json)
+        return
+    if new is None:
+        raise UserError(f"class {old!r} needs a name: `fedwild name {folder} {old} NAME`.")
+    named = Run(folder).name_class(old, new)
+    if as_json:
+        print(json.dumps({"run": str(folder), "old": old, "new": named.name, "class": vars(named)}))
+    else:
+        out.print(f"{old} is called {named.name} now", highlight=False, markup=False, soft_wrap=True)
+
+
+def list_novel(run: Run, as_json: bool) -> None:
+    """The classes that a run discovered, and what they were found in."""
+    found = run.novel_classes()
+    if as_json:
+        print(json.dumps({"run": str(run.path), "classes": [vars(entry) for entry in found]}))
+        return
+    table = Table()
+    table.add_column("name", overflow="fold")
+    for heading in ("stage", "samples", "clients"):
+        table.add_column(heading, justify="right")
+    for entry in found:
+        table.add_row(Text(entry.name), str(entry.stage), str(sum(entry.samples.values())), str(len(entry.samples)))
+    out.print(table)
+
+
 @app.command("list")
 def list_parts(
     kind: Annotated[
@@ -343,8 +390,9 @@ def show_outliers(
     """
     from fedwild import api
     from fedwild.data import load
-    from fedwild.openset.contact_sheet import ALL, data_sheet, run_sheet, write
+    from fedwild.openset.contact_sheet import ALL, data_sheet, run_sheet
     from fedwild.runs.events import without_nan
+    from fedwild.sheet import write
 
     samples = number("--rows", rows, 6, range(1, 101))
     draws = None if seed is None else number("--seed", seed, 0, range(2**63))
@@ -477,6 +525,44 @@ def show_features(
     features = feature_figures(Run(folder), count, draws, client, whole(workers))
     write(features, png)
     tell_of_picture(features.described(), png, as_json)
+
+
+@show_app.command("novel")
+def show_novel(
+    folder: Folder,
+    client: Annotated[
+        Words, typer.Option(metavar="NAME", help="Only this client's samples (the six clients with most).")
+    ] = None,
+    columns: Annotated[Number, typer.Option(metavar="N", help="Samples of each client, at most (8).")] = None,
+    png: Annotated[Path, typer.Option(metavar="FILE", help="Where to draw the sheet.")] = Path("novel.png"),
+    as_json: Json = False,
+) -> None:
+    """Draw what a run discovered: for each novel class, the unlabelled samples that are most like it.
+
+    There is a row for each client that holds samples of the class: those unlabelled samples of the stage in which it
+    was discovered that the network answers with it, nearest first. Under each is its cosine to the class's row of the
+    head. No label is needed or shown: what it is, only a person can tell, and `fedwild name` then keeps it.
+
+    The run's data must be there; it need not be finished.
+
+    With --json, each class has what the registry knows of it, and for every client, not only the six, `answered`, how
+    many samples are answered with it, and of the nearest ones the `rows` in the training data, the `places` in the
+    client's unlabelled pool and the `cosines`.
+
+    Examples:
+
+      fedwild show novel runs/gal-digits-001
+
+      fedwild show novel runs/gal-digits-001 --client client-03 --columns 12 --png three.png --json
+    """
+    from fedwild.api import Run
+    from fedwild.novel_picture import COLUMNS, novel_figures, write
+
+    most = number("--columns", columns, COLUMNS, range(1, 51))
+    run = Run(folder)
+    found = novel_figures(run, client, most)
+    write(found, run, png)
+    tell_of_picture(found.described(), png, as_json)
 
 
 def whole(text: str | None) -> int | None:

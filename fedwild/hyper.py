@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
 
 from fedwild.errors import UserError
 
@@ -42,6 +43,11 @@ class Hyper(BaseModel):
 
 
 H = TypeVar("H", bound=Hyper)
+
+
+def with_default(settings: type[Hyper], name: str, default: Any) -> Any:
+    """A setting as in other settings, limits and description included, with another default."""
+    return FieldInfo.merge_field_infos(settings.model_fields[name], default=default)
 
 
 def validated(settings: type[H], values: Mapping[str, Any], section: str) -> H:

@@ -108,7 +108,9 @@ class Payload:
                 "data_offsets": [offset, offset + tensor.nbytes],
             }
             offset += tensor.nbytes
-            parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+            # An empty array of NumPy's comes with strides that no view likes.
+            if tensor.nbytes:
+                parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % _ALIGN)
         return b"".join([struct.pack("<Q", len(text)), text, *parts])

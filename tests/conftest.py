@@ -114,3 +114,31 @@ def unfinish(run: Path, rounds: int = 2) -> Path:
         if int(checkpoint.stem) > rounds:
             checkpoint.unlink()
     return run
+
+
+DISCOVERING = {
+    "data": {"name": "synthetic:8x8x1:6:300", "known": 3, "novel": 2, "stages": [1, 1], "unlabelled_known": 0.2},
+    "model": {"name": "mlp", "hidden": [16, 6]},
+    "method": {"name": "gal", "rounds": 6, "epochs": 3, "lr": 0.1, "novel_rounds": 1, "stages": 2}
+    # All that clients hold without labels is novel, so that something is found whatever the network makes of it.
+    | {"novelty": "fixed", "r": 1.0, "min_count": 1, "keep_known": 0.8},
+    "estimator": {"name": "given", "classes": 2},
+    "partition": {"name": "iid"},
+}
+"""Tables of a federation that discovers novel-1 and novel-2 in its first stage, novel-3 and novel-4 in its second."""
+
+
+@pytest.fixture(scope="session")
+def discovered_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of three clients that discovered four classes. Do not change it: ask for `discovered`."""
+    from fedwild import api
+
+    return api.run(DISCOVERING, clients=3, workers=0, out=tmp_path_factory.mktemp("discovered") / "run").path
+
+
+@pytest.fixture
+def discovered(discovered_once: Path, tmp_path: Path) -> Path:
+    """A finished run that discovered four classes, the test's own."""
+    import shutil
+
+    return Path(shutil.copytree(discovered_once, tmp_path / "discovered"))

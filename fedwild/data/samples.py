@@ -82,6 +82,13 @@ class Samples:
         chosen = torch.as_tensor(indices, dtype=torch.int64)
         return Samples(self.x, self.y[chosen], self.index[chosen], self.mean, self.std, self.augment)
 
+    def joined(self, other: Samples) -> Samples:
+        """These samples and then others of the same stored tensor."""
+        if other.x is not self.x:
+            raise ValueError("samples of two tensors cannot be joined")
+        y, index = torch.cat([self.y, other.y]), torch.cat([self.index, other.index])
+        return Samples(self.x, y, index, self.mean, self.std, self.augment)
+
     def labelled(self, y: Tensor) -> Samples:
         """The same samples with other class ids (n,)."""
         return Samples(self.x, y, self.index, self.mean, self.std, self.augment)

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import Field
-from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.cluster.hierarchy import linkage
 
 from fedwild.discovery.base import ESTIMATORS, Estimate, Estimator, with_prototypes
 from fedwild.discovery.pool import Clusters, Floats, Ints, KnownClasses, means_of
 from fedwild.hyper import Hyper
-from fedwild.metrics import ari
 from fedwild.rng import Rng
 
 LINKAGES = ("average", "complete", "ward")
-READINGS = ("count", "agreement")
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,8 @@ class Metric:
     def of(cls, known: KnownClasses) -> Metric:
         """From the scatter of known clusters about their class's mean, half way to the identity."""
         x, weights = known.clusters.centroids, known.clusters.counts
-        own = means_of(x, np.unique(known.majority, return_inverse=True)[1].reshape(-1), weights)
         classes = np.unique(known.majority, return_inverse=True)[1].reshape(-1)
-        rest = x - own[classes]
+        rest = x - means_of(x, classes, weights)[classes]
         values, vectors = np.linalg.eigh((rest * weights[:, None]).T @ rest / weights.sum())
         values = np.maximum(values, 0)
         level = values.mean() or 1.0
@@ -80,31 +78,68 @@ class Committee(Estimator):
         least = min(self.params.smallest, 0.5 / known.labels.shape[1])
         for ours, theirs in zip(metric.views(pool.centroids), metric.views(known.clusters.centroids), strict=True):
             for method in LINKAGES:
-                tree = linkage(ours, method)
-                for radius in radii(linkage(theirs, method), known, least):
-                    votes.append(groups(tree, radius, pool.counts, least))
+                tree = merging(ours, method, pool.counts, least)
+                known_tree = merging(theirs, method, known.clusters.counts, least, known.majority)
+                votes += [tree.groups_at(radius) for radius in radii(known_tree, known)]
         return np.array(votes, dtype=np.int64)
 
 
-def groups(tree: Floats, radius: float, counts: Ints, least: float) -> int:
-    """The number of groups at a radius that have at least a share `least` of the samples."""
-    sizes = np.bincount(fcluster(tree, radius, "distance"), weights=counts)
-    return int((sizes[1:] >= least * counts.sum()).sum())
+class Merging(NamedTuple):
+    """What there is after each merge of a tree, from no merge (first) to a single group (last); all (m,)."""
+
+    until: Floats
+    """The height of the next merge, up to which this holds; infinite for the last."""
+    radii: Floats
+    """A radius at which this holds: half way to the next merge."""
+    groups: Ints
+    """Groups that have at least a share `least` of the samples."""
+    agreement: Floats
+    """The adjusted Rand index of groups and classes, cluster by cluster."""
+
+    def groups_at(self, radius: float) -> int:
+        """The number of groups whose clusters lie no further apart than a radius."""
+        return int(self.groups[int(np.searchsorted(self.until, radius, side="right"))])
 
 
-def radii(tree: Floats, known: KnownClasses, least: float) -> list[float]:
-    """The radii that suit the known classes best, one per reading.
+def merging(x: Floats, method: str, counts: Ints, least: float, classes: Ints | None = None) -> Merging:
+    """Follow the merges of a linkage of x (m, d), each group's samples and pairs of one class counted on the way."""
+    tree, m = linkage(x, method), len(x)
+    heights = np.append(tree[:, 2], np.inf)
+    sizes = np.concatenate([counts, np.zeros(m - 1, dtype=np.int64)])
+    pieces = np.zeros((2 * m - 1, 1 if classes is None else int(classes.max()) + 1))
+    pieces[np.arange(m), 0 if classes is None else classes] = 1
+    enough = least * counts.sum()
+    groups, together, agreeing = [int((counts >= enough).sum())], [0.0], [0.0]
+    for node, (a, b) in enumerate(tree[:, :2].astype(int), start=m):
+        sizes[node], pieces[node] = sizes[a] + sizes[b], pieces[a] + pieces[b]
+        groups.append(groups[-1] + int(sizes[node] >= enough) - int(sizes[a] >= enough) - int(sizes[b] >= enough))
+        together.append(together[-1] + pieces[a].sum() * pieces[b].sum())
+        agreeing.append(agreeing[-1] + pieces[a] @ pieces[b])
+    # Merges of equal height happen at once: only what there is after the last of them counts.
+    begin = np.append(0.0, heights[:-1])
+    last = (begin < heights) | (np.arange(m) == m - 1)
+    between = np.where(np.isfinite(heights), (begin + heights) / 2, begin * 1.01)
+    agreement = adjusted(np.array(agreeing), np.array(together), pieces[-1])
+    return Merging(heights[last], between[last], np.array(groups)[last], agreement[last])
 
-    "count": as many groups as there are classes. "agreement": the groups are most like the classes (adjusted Rand
-    index). Of equally good radii the middle one is taken.
+
+def adjusted(agreeing: Floats, together: Floats, sizes: Floats) -> Floats:
+    """The adjusted Rand index from the pairs that share group and class, the pairs that share a group, and classes."""
+    of_class, all_pairs = (sizes * (sizes - 1) / 2).sum(), sizes.sum() * (sizes.sum() - 1) / 2
+    chance = together * of_class / all_pairs
+    spread = (together + of_class) / 2 - chance
+    return np.where(spread > 0, (agreeing - chance) / np.where(spread > 0, spread, 1.0), 0.0)
+
+
+def radii(tree: Merging, known: KnownClasses) -> list[float]:
+    """The radii that suit the known classes best.
+
+    Once: as many groups as there are classes. Once: the groups are most like the classes (adjusted Rand index). Of
+    equally good radii the middle one is taken.
     """
-    heights = np.unique(tree[:, 2])
-    between = np.append((heights[1:] + heights[:-1]) / 2, heights[-1] * 1.01)
-    counts, classes = known.clusters.counts, known.majority
     number = int((known.labels.sum(axis=0) > 0).sum())
-    by_count = [-abs(groups(tree, radius, counts, least) - number) for radius in between]
-    by_agreement = [ari(fcluster(tree, radius, "distance"), classes) for radius in between]
-    return [float(between[middle_of_best(np.array(fits))]) for fits in (by_count, by_agreement)]
+    by_count = -np.abs(tree.groups - number).astype(np.float64)
+    return [float(tree.radii[middle_of_best(fits)]) for fits in (by_count, tree.agreement)]
 
 
 def middle_of_best(fits: Floats) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -45,24 +46,34 @@ class NovelTargets:
 
 
 class NovelObjective(Objective):
-    """The loss of novel-class learning: samples labelled -1 are novel, the others have pseudo-labels."""
+    """The loss of novel-class learning: samples labelled -1 are novel, the others have labels or pseudo-labels."""
 
     def __init__(
         self,
         targets: NovelTargets,
-        loss: Literal["swl", "bce"],
+        supervised: Objective | None,
+        loss: Literal["labels", "swl", "bce"],
         frozen: bool,
         temperature: float,
         normalised: bool,
         before: Network | None,
     ) -> None:
         super().__init__(None)
-        self.targets, self.kind, self.frozen = targets, loss, frozen
+        self.targets, self.supervised, self.kind, self.frozen = targets, supervised, loss, frozen
         self.temperature, self.normalised = temperature, normalised
         self.before = before
         """The network of the stage's start, where its features are to be kept by distillation."""
 
+    def on(self, samples: Samples, model: Network) -> Objective:
+        if self.supervised is None:
+            return self
+        fitted = copy.copy(self)
+        fitted.supervised = self.supervised.on(samples, model)
+        return fitted
+
     def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        if self.supervised is not None and self.before is None:
+            return self.supervised.loss(model, x, y, generator)
         z = model.embed(x)
         novel = y < 0
         loss = z.sum() * 0.0

@@ -19,6 +19,11 @@ def likeness(z: Tensor, rows: Tensor) -> Tensor:
     return (F.normalize(z) @ F.normalize(rows).T).amax(dim=1)
 
 
+def nearest(z: Tensor, prototypes: Tensor) -> Tensor:
+    """The number (n,) of the prototype (C, d) with the largest cosine to each embedding (n, d)."""
+    return (F.normalize(z) @ F.normalize(prototypes).T).argmax(dim=1)
+
+
 def histogram(cosines: Tensor) -> Tensor:
     """Counts (BINS,) of cosines; all that the server learns of them."""
     return torch.histc(cosines.float().clamp(-1, 1), BINS, -1, 1)

@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field
-from pydantic.fields import FieldInfo
 from torch import Tensor, nn
 
 from fedwild.aggregation import weighted_mean
 from fedwild.corrections import Correction
 from fedwild.errors import BadReply, UserError, unknown_name
+from fedwild.hyper import with_default
 from fedwild.initial import HEAD, initial_weights
 from fedwild.methods.base import METHODS
 from fedwild.models import Network
@@ -106,7 +106,7 @@ class FedOSSParams(LocalTraining):
 
 def changed(name: str, default: Any) -> Any:
     """A setting of `FedOSSParams` with another default."""
-    return FieldInfo.merge_field_infos(FedOSSParams.model_fields[name], default=default)
+    return with_default(FedOSSParams, name, default)
 
 
 @dataclass(frozen=True)

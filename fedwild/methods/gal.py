@@ -22,6 +22,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedwild.classes import NOVEL
 from fedwild.data.samples import Samples
 from fedwild.discovery import Clusters, Estimate, Estimator, KnownClasses, clusters_of
 from fedwild.discovery.learning import (
@@ -32,12 +33,14 @@ from fedwild.discovery.learning import (
     moving_average,
     tensors_of,
 )
-from fedwild.discovery.novelty import BINS, accepting, histogram, known_share, likeness, separating
+from fedwild.discovery.novelty import BINS, accepting, histogram, known_share, likeness, nearest, separating
 from fedwild.errors import BadReply
+from fedwild.hyper import with_default
 from fedwild.methods.base import METHODS
 from fedwild.methods.fedavg import FedAvg
 from fedwild.metrics import ari, closed_accuracy, gal_accuracy, hungarian_accuracy, nmi
 from fedwild.models import Network
+from fedwild.objectives import Objective
 from fedwild.openset import Score, threshold_at_acceptance
 from fedwild.payload import Payload
 from fedwild.predictors import ScoredModel
@@ -46,20 +49,17 @@ from fedwild.rng import Rng
 from fedwild.task import weights_of
 from fedwild.training import train
 
-NOVEL = "novel"
-"""Discovered classes are called novel-1, novel-2 ... until somebody names them; also their origin in the registry."""
-
 
 @METHODS.add("gal")
 class GAL(FedAvg):
     """Discovers the classes among unlabelled samples of many clients, and learns them beside the known ones."""
 
     class Params(FedAvg.Params):
-        rounds: int = Field(30, ge=0, description="rounds of known-class learning; 0 with federation.start_from")
+        rounds: int = Field(20, ge=0, description="rounds of known-class learning; 0 with federation.start_from")
         epochs: int = Field(3, ge=0, description="passes over the client's own data per round")
         lr: float = Field(0.02, gt=0, description="learning rate")
         stages: int = Field(1, ge=0, description="how many times novel classes are looked for, one after the other")
-        novel_rounds: int = Field(10, ge=0, description="rounds of novel-class learning per stage; 0: clusters only")
+        novel_rounds: int = Field(5, ge=0, description="rounds of novel-class learning per stage; 0: clusters only")
         clusters: int | None = Field(
             None, ge=1, description="clusters per client in k-means (as many as there are known classes)"
         )
@@ -74,14 +74,22 @@ class GAL(FedAvg):
         rows: Literal["scaled", "raw"] = Field(
             "scaled", description="scaled: prototypes get the known rows' mean length in the head; raw: as the paper"
         )
-        loss: Literal["swl", "bce"] = Field("swl", description="semantic-weighted (Eq. 9) or pairwise (Eq. 11)")
+        loss: Literal["labels", "swl", "bce"] = Field(
+            "labels",
+            description="labels: the objective, with the nearest prototype's class; swl: semantic-weighted (Eq. 9); "
+            "bce: pairwise (Eq. 11)",
+        )
+        rehearse: bool = Field(
+            True,
+            description="clients still have their labelled samples and train on them, too; the known rows learn on",
+        )
         prototypes: Literal["frozen", "learnt"] = Field(
             "frozen", description="what SWL pulls to: the discovered prototypes, or the rows of the head as they learn"
         )
         temperature: float = Field(0.07, gt=0, description="divides similarities in SWL")
         normalised: bool = Field(True, description="similarities in SWL are cosines, not dot products")
         against_forgetting: Literal["ema", "distillation", "nothing"] = Field(
-            "ema", description="moving average (Eq. 10), or iNCD's distillation and replay"
+            "nothing", description="moving average (Eq. 10), iNCD's distillation and replay, or rehearsal alone"
         )
         beta: float = Field(0.99, ge=0, le=1, description="weight of the weights before the stage, with ema")
         pseudo_labels: bool = Field(
@@ -236,7 +244,6 @@ class GAL(FedAvg):
         pool = client.unlabelled_in(stage_of(client.step))
         z = embeddings(model, pool)
         novel = likeness(z, model.head.weight.detach().cpu()) < payload.info["novelty"]
-        client.state.put("novel", {str(stage_of(client.step)): novel})
         found = z[novel].double().numpy()
         if not len(found):
             client.note("none of its unlabelled samples is novel" if len(pool) else "it has no unlabelled samples")
@@ -322,17 +329,13 @@ class GAL(FedAvg):
         anchor, found = payload.group("anchor"), payload.group("found")
         known = len(anchor["head.weight"])
         before = client.task.network(anchor, known, self.bias, slot="before").eval()
-        samples = self.novel_samples(before, client, payload.info["novelty"])
+        targets = NovelTargets(known, found["prototypes"], found["stretch"].to(client.task.device))
+        samples = self.stage_samples(before, targets, client, payload.info["novelty"])
         model = client.task.network(payload.group("model"), len(client.classes), self.bias)
-        objective = NovelObjective(
-            NovelTargets(known, found["prototypes"], found["stretch"].to(client.task.device)),
-            self.params.loss,
-            self.params.prototypes == "frozen",
-            self.params.temperature,
-            self.params.normalised,
-            before if self.params.against_forgetting == "distillation" else None,
-        )
-        steering = FrozenRows(self.correction.at(client, model, payload), model, known)
+        steering = self.correction.at(client, model, payload)
+        if not self.params.rehearse:
+            steering = FrozenRows(steering, model, known)
+        objective = self.novel_objective(targets, before)
         trained = train(model, samples, self.params, objective, steering, rng)
         sent_up = steering.up(trained.steps, self.params.lr)
         weights = client.task.weights(model)
@@ -340,17 +343,35 @@ class GAL(FedAvg):
             weights = moving_average(weights, anchor, self.params.beta)
         return Payload.of({"samples": len(samples), **trained.info()}, model=weights, **sent_up)
 
-    def novel_samples(self, before: Network, client: Client, novelty: float) -> Samples:
-        """The stage's novel samples, labelled -1, and with `pseudo_labels` the others by the class they look like."""
-        stage = stage_of(client.step)
-        pool = client.unlabelled_in(stage)
-        novel = client.state.group("novel").get(str(stage))
-        if novel is None or len(novel) != len(pool) or self.params.pseudo_labels:
-            z, rows = embeddings(before, pool), before.head.weight.detach().cpu()
-            novel = likeness(z, rows) < novelty
-            if self.params.pseudo_labels:
-                return pool.labelled(torch.where(novel, -1, (z @ rows.T).argmax(1)))
-        return pool.take(torch.nonzero(novel).flatten())
+    def novel_objective(self, targets: NovelTargets, before: Network) -> Objective:
+        """What is minimised in stage U."""
+        kept = before if self.params.against_forgetting == "distillation" else None
+        return NovelObjective(
+            targets,
+            self.objective if self.params.loss == "labels" else None,
+            self.params.loss,
+            self.params.prototypes == "frozen",
+            self.params.temperature,
+            self.params.normalised,
+            kept,
+        )
+
+    def stage_samples(self, before: Network, targets: NovelTargets, client: Client, novelty: float) -> Samples:
+        """What a client trains on in stage U: novel samples, and labelled or pseudo-labelled ones where asked for.
+
+        Novel samples have the label -1, or with loss=labels the class of the nearest prototype.
+        """
+        pool = client.unlabelled_in(stage_of(client.step))
+        z, rows = embeddings(before, pool), before.head.weight.detach().cpu()
+        novel = likeness(z, rows) < novelty
+        labels = torch.full_like(pool.y, -1)
+        if self.params.loss == "labels":
+            labels = targets.known + nearest(z, targets.prototypes)
+        labels = torch.where(novel, labels, (z @ rows.T).argmax(1))
+        samples = pool.labelled(labels)
+        if not self.params.pseudo_labels:
+            samples = samples.take(torch.nonzero(novel).flatten())
+        return client.train.joined(samples) if self.params.rehearse else samples
 
     # --- answers and figures ------------------------------------------------------------------------------
 
@@ -392,6 +413,37 @@ class GAL(FedAvg):
             "novel_nmi": nmi(apart, truth[~old]),
             "novel_ari": ari(apart, truth[~old]),
         }
+
+
+def changed(name: str, default: Any) -> Any:
+    """A setting of GAL's with another default."""
+    return with_default(GAL.Params, name, default)
+
+
+@METHODS.add("gal-paper")
+class GALPaper(GAL):
+    """GAL as published: potential prototype merge, semantic-weighted loss, moving average, known data gone."""
+
+    class Params(GAL.Params):
+        rounds: int = changed("rounds", 30)
+        epochs: int = changed("epochs", 10)
+        batch_size: int = changed("batch_size", 256)
+        lr: float = changed("lr", 0.05)
+        momentum: float = changed("momentum", 0.0)
+        novel_rounds: int = changed("novel_rounds", 30)
+        min_count: int = changed("min_count", 1)
+        novelty: Literal["separate", "accept", "fixed"] = changed("novelty", "accept")
+        rows: Literal["scaled", "raw"] = changed("rows", "raw")
+        loss: Literal["labels", "swl", "bce"] = changed("loss", "swl")
+        rehearse: bool = changed("rehearse", False)
+        against_forgetting: Literal["ema", "distillation", "nothing"] = changed("against_forgetting", "ema")
+        keep_known: float = changed("keep_known", 0.0)
+
+    parts = {"objective": {"name": "prototype-contrast"}, "estimator": {"name": "ppm"}}
+    digits = {
+        "data": {"novel": 4},
+        "method": {"rounds": 20, "epochs": 3, "batch_size": 16, "momentum": 0.9, "novel_rounds": 5},
+    }
 
 
 class NovelModel(ScoredModel):

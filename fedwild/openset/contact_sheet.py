@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from fedwild.data import Dataset, DataSettings, samples_of
-from fedwild.drawing import LINE, MARGIN, Font, Pixels, cut, fitted, text_width, write_png
+from fedwild.drawing import Pixels, cut
 from fedwild.errors import BadReply, UserError, unknown_name
 from fedwild.models import Network
 from fedwild.objectives.outlier_aware import OutlierAware
@@ -24,6 +21,7 @@ from fedwild.openset.outliers import OUTLIERS, SMALLEST_SIDE
 from fedwild.payload import check_like
 from fedwild.protocol import Server
 from fedwild.rng import Rng
+from fedwild.sheet import CAPTION_LENGTH, Sheet, pixels
 
 if TYPE_CHECKING:
     from fedwild.api import Run
@@ -35,29 +33,6 @@ MIXTURES = ("destruction", "uniform", "mixture")
 EVERY = (*(name for name in OUTLIERS if name not in MIXTURES), *MIXTURES)
 """The columns of a sheet of all generators: those that do one thing, then those that choose among them."""
 TRIPLE = ("x'", "x''", "|x''-x'|")
-
-NEAR_SIDE, LONGEST_SIDE = 60, 128  # of a picture on the sheet, in pixels
-GAP, WIDE_GAP = 4, 14
-CAPTION_LENGTH = 100
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """Pictures in rows and columns, and what is written around them."""
-
-    caption: str
-    """Lines on top."""
-    pictures: Pixels
-    """(rows, columns, height, width, 3), not yet enlarged."""
-    row_names: Sequence[str]
-    column_names: Sequence[str]
-    """Above each column; all empty for none."""
-    wide: Sequence[int]
-    """The columns with a wider gap before them."""
-    about: dict[str, Any]
-    """The sheet in figures, for programs."""
-    notes: Sequence[Sequence[str]] = ()
-    """Small text under each picture, or nothing."""
 
 
 def data_sheet(dataset: Dataset, data: DataSettings, outliers: str, rows: int, columns: int, seed: int) -> Sheet:
@@ -262,108 +237,3 @@ def full_range(x: Tensor) -> Tensor:
     """Each sample divided by its largest value; zeros stay zeros."""
     largest = x.flatten(1).amax(1).view(-1, *[1] * (x.ndim - 1))
     return x / torch.where(largest > 0, largest, 1)
-
-
-def pixels(x: Tensor, data: DataSettings) -> Pixels:
-    """Inputs (n, C, H, W) or (n, C, D, H, W) as the data set has them, (n, H, W, 3); of volumes the middle slice."""
-    x = x.detach().cpu() * level(data.std, 1.0, x) + level(data.mean, 0.0, x)
-    if x.ndim == 5:
-        x = x[:, :, x.shape[2] // 2]
-    values = (x * 255).nan_to_num().round().clamp(0, 255).to(torch.uint8)
-    return values.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy()
-
-
-def level(value: float | Sequence[float] | None, default: float, x: Tensor) -> Tensor:
-    """One number, or one per channel, shaped to broadcast over a batch."""
-    return torch.as_tensor(default if value is None else value).view(-1, *[1] * (x.ndim - 2))
-
-
-def draw(sheet: Sheet) -> Image.Image:
-    """The sheet as an image."""
-    layout = Layout(sheet)
-    image = Image.new("RGB", layout.size, "white")
-    pen = ImageDraw.Draw(image)
-    for number, line in enumerate(layout.lines):
-        pen.text((MARGIN, MARGIN + number * LINE), line, fill="black", font=layout.font)
-    rows, columns = sheet.pictures.shape[:2]
-    width, height = layout.cell
-    for row, column in np.ndindex(rows, columns):
-        left, top = layout.place(row, column)
-        # The frame shows where a white picture ends.
-        pen.rectangle((left - 1, top - 1, left + width, top + height), outline="silver")
-        image.paste(fitted(sheet.pictures[row, column], layout.cell), (left, top))
-        if sheet.notes:
-            where = (left + width / 2, top + height + LINE / 2)
-            pen.text(where, sheet.notes[row][column], fill="dimgray", font=layout.font, anchor="mm")
-    for row, name in enumerate(sheet.row_names):
-        left, top = layout.place(row, 0)
-        pen.text((left - 6, top + height / 2), cut(name), fill="black", font=layout.font, anchor="rm")
-    for column, name in enumerate(sheet.column_names):
-        left, top = layout.place(0, column)
-        pen.text((left + width / 2, top - LINE / 2 - 1), name, fill="black", font=layout.font, anchor="mm")
-    return image
-
-
-def write(sheet: Sheet, path: Path) -> None:
-    """Draw the sheet into a PNG file."""
-    write_png(draw(sheet), path)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where everything is on a sheet."""
-
-    sheet: Sheet
-    font: Font = field(default_factory=lambda: ImageFont.load_default(size=12))
-
-    @cached_property
-    def lines(self) -> list[str]:
-        """The caption's lines."""
-        return self.sheet.caption.split("\n")
-
-    @cached_property
-    def cell(self) -> tuple[int, int]:
-        """Width and height of a picture on the sheet."""
-        return cell_size(*self.sheet.pictures.shape[2:4])
-
-    @cached_property
-    def pitch(self) -> tuple[int, int]:
-        """From one picture to the next, across and down; as wide as the texts above and below need."""
-        width, height = self.cell
-        texts = [*self.sheet.column_names, *(text for row in self.sheet.notes for text in row)]
-        return max([width, *map(self.width_of, texts)]) + GAP, height + GAP + (LINE if self.sheet.notes else 0)
-
-    @cached_property
-    def corner(self) -> tuple[int, int]:
-        """Where the pictures begin."""
-        names = max(self.width_of(cut(name)) for name in self.sheet.row_names)
-        lines = len(self.lines) + any(self.sheet.column_names)
-        return MARGIN + names + 6, MARGIN + lines * LINE + 6
-
-    @cached_property
-    def size(self) -> tuple[int, int]:
-        """Width and height of the whole."""
-        rows, columns = self.sheet.pictures.shape[:2]
-        left, top = self.place(rows - 1, columns - 1)
-        caption = max(self.width_of(line) for line in self.lines)
-        below = LINE if self.sheet.notes else 0
-        right = max(left + (self.cell[0] + self.pitch[0]) // 2, MARGIN + caption)
-        return right + MARGIN, top + self.cell[1] + below + MARGIN
-
-    def place(self, row: int, column: int) -> tuple[int, int]:
-        """The upper left corner of a picture."""
-        (left, top), (across, down) = self.corner, self.pitch
-        gaps = sum(start <= column for start in self.sheet.wide)
-        return left + column * across + gaps * WIDE_GAP, top + row * down
-
-    def width_of(self, text: str) -> int:
-        return text_width(self.font, text)
-
-
-def cell_size(height: int, width: int) -> tuple[int, int]:
-    """Width and height on the sheet: small images enlarged by a whole factor, large ones made smaller."""
-    longest = max(height, width)
-    if longest > LONGEST_SIDE:
-        return max(1, width * LONGEST_SIDE // longest), max(1, height * LONGEST_SIDE // longest)
-    factor = max(1, round(NEAR_SIDE / longest))
-    return width * factor, height * factor

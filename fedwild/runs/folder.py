@@ -169,6 +169,9 @@ class RunFolder:
     def finish(self, model: Payload, result: dict[str, Any]) -> None:
         """Write the final model and figures; `result.json` last, since it marks the run as done."""
         model.write(self.model)
+        self.write_result(result)
+
+    def write_result(self, result: dict[str, Any]) -> None:
         write_atomically(self.path / "result.json", (json.dumps(without_nan(result), indent=2) + "\n").encode())
 
     def result(self) -> dict[str, Any] | None:
