@@ -24,6 +24,7 @@ SHOWN = {
     "oscr": "OSCR",
     "open_macro_f1": "open macro-F1",
 }
+SHOWN_IF_THERE = {"novel_accuracy": "novel accuracy", "number_found": "novel classes"}
 
 
 class RunDisplay:
@@ -132,7 +133,7 @@ class RunDisplay:
             self._bars.update(self._rounds, completed=event["index"] + 1)
         parts = [f"loss {event['loss']:.4f}"] if event["loss"] is not None else []
         metrics = event["metrics"] or {}
-        parts += [f"{label} {percent(metrics.get(key))}" for key, label in SHOWN.items() if key in metrics]
+        parts += [f"{label} {figure(key, metrics[key])}" for key, label in shown(metrics).items() if key in metrics]
         self._say(
             f"round {event['index'] + 1}/{self._rounds_total} {event['phase']}: {', '.join(parts) or 'done'} "
             f"({event['seconds'] + event['evaluation_seconds']:.1f} s)"
@@ -142,6 +143,16 @@ class RunDisplay:
 def percent(value: float | None) -> str:
     """A share as a percentage; a dash where it is not defined, such as AUROC without unknown classes."""
     return "-" if value is None or math.isnan(value) else f"{100 * value:.1f} %"
+
+
+def figure(key: str, value: float | None) -> str:
+    """A figure as people read it: numbers of things plainly, all others as a percentage."""
+    return f"{value:.0f}" if key.startswith("number_") and value is not None else percent(value)
+
+
+def shown(metrics: dict[str, Any]) -> dict[str, str]:
+    """The figures that the console shows, with their labels."""
+    return {**SHOWN, **{key: label for key, label in SHOWN_IF_THERE.items() if key in metrics}}
 
 
 def size(count: float) -> str:
@@ -160,7 +171,8 @@ def count(number: int, noun: str) -> str:
 
 def result_lines(result: dict[str, Any]) -> list[str]:
     """The closing figures for a terminal too narrow for the table."""
-    figures = {label: percent(result["metrics"].get(key)) for key, label in SHOWN.items()}
+    metrics = result["metrics"]
+    figures = {label: figure(key, metrics.get(key)) for key, label in shown(metrics).items()}
     figures["time"] = f"{result['seconds']:.1f} s"
     figures |= {"bytes up": size(result["bytes_up"]), "bytes down": size(result["bytes_down"])}
     return [f"{label}: {value}" for label, value in figures.items()]
@@ -172,10 +184,11 @@ def result_table(result: dict[str, Any]) -> Table:
     data = " + ".join(Path(name).name for name in names)
     about = f"{result['method']} on {data}, {count(result['clients'], 'client')}, {count(result['rounds'], 'round')}"
     table = Table(title=Text(about))
-    for heading in (*SHOWN.values(), "time", "bytes up", "bytes down"):
+    metrics = result["metrics"]
+    for heading in (*shown(metrics).values(), "time", "bytes up", "bytes down"):
         table.add_column(heading, justify="right")
     table.add_row(
-        *(percent(result["metrics"].get(key)) for key in SHOWN),
+        *(figure(key, metrics.get(key)) for key in shown(metrics)),
         f"{result['seconds']:.1f} s",
         size(result["bytes_up"]),
         size(result["bytes_down"]),
@@ -192,5 +205,5 @@ def metrics_table(metrics: dict[str, float], by: dict[str, dict[str, float]]) ->
     for name in others:
         table.add_column(Text(name), justify="right")
     for key, value in metrics.items():
-        table.add_row(Text(key), percent(value), *(percent(by[name].get(key)) for name in others))
+        table.add_row(Text(key), figure(key, value), *(figure(key, by[name].get(key)) for name in others))
     return table

@@ -132,7 +132,7 @@ class Examiner:
         common = open_set_report(
             outcome.prediction.logits.numpy(),
             outcome.prediction.unknown.numpy(),
-            outcome.truth.numpy(),
+            self.method.truth(server, outcome).numpy(),
             outcome.decision.numpy(),
         )
         return {**common, **self.method.measure(server, outcome)}

@@ -319,6 +319,10 @@ class Method(ABC):
         """For personal methods: the clients that have a predictor of their own by now."""
         return server.clients
 
+    def truth(self, server: Server, outcome: Outcome) -> Tensor:
+        """The true ids (n,) for the common figures, where some classes of the registry have no true name yet."""
+        return outcome.truth
+
     def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
         """Figures of the method's own, beside the common open-set metrics."""
         return {}

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from pydantic import Field
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fedwild.classes import NOVEL
@@ -38,7 +39,7 @@ from fedwild.errors import BadReply
 from fedwild.hyper import with_default
 from fedwild.methods.base import METHODS
 from fedwild.methods.fedavg import FedAvg
-from fedwild.metrics import ari, closed_accuracy, gal_accuracy, hungarian_accuracy, nmi
+from fedwild.metrics import ari, closed_accuracy, forgetting, gal_accuracy, hungarian_accuracy, nmi
 from fedwild.models import Network
 from fedwild.objectives import Objective
 from fedwild.openset import Score, threshold_at_acceptance
@@ -382,6 +383,22 @@ class GAL(FedAvg):
             before = server.task.network(server.state.group("origin"), known, self.bias, slot="origin").eval()
         return NovelModel(model, len(server.classes), self.score, known, server.state.info.get("bias", 0.0), before)
 
+    def truth(self, server: Server, outcome: Outcome) -> Tensor:
+        """Each discovered class stands for the novel class that it covers best, one for one.
+
+        A discovered class that somebody has given its true name keeps it.
+        """
+        truth, names = outcome.truth.clone(), np.array(outcome.true_names)
+        answers = outcome.prediction.logits.argmax(1).numpy()
+        found = [i for i, entry in enumerate(server.classes.entries) if entry.origin == NOVEL]
+        open_names = sorted({name for stage in outcome.novel for name in stage} - set(server.classes.names))
+        hits = np.array([[((answers == i) & (names == name)).sum() for name in open_names] for i in found])
+        if hits.size:
+            for row, column in zip(*linear_sum_assignment(-hits), strict=True):
+                if hits[row, column]:
+                    truth[torch.as_tensor(names == open_names[column])] = found[row]
+        return truth
+
     def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
         """GAL's figures on the known classes and on the novel classes of the stages so far."""
         stages = estimates(server)
@@ -393,21 +410,18 @@ class GAL(FedAvg):
         truth = torch.tensor([ids.get(name, -1) for name in outcome.true_names])
         rows = truth >= 0
         truth, logits = truth[rows], outcome.prediction.logits[rows]
-        old, answers = truth < known, logits.argmax(1)
-        joint = gal_accuracy(answers, truth, range(known))
+        old = truth < known
+        joint = gal_accuracy(logits.argmax(1), truth, range(known))
         before = closed_accuracy(outcome.prediction.details["before"][rows][old], truth[old])
-        figures = {
-            "known_accuracy": joint.old,
-            "novel_accuracy": joint.new,
-            "all_accuracy": joint.all,
-            "forgetting": before - joint.old,
-            "novel_classes": float(sum(stage["number"] for stage in stages)),
-            "novel_classes_true": float(len(novel)),
-        }
         # Told which samples are known and which novel, as tables of novel class learning often are.
         apart = logits[~old, known:].argmax(1) if logits.shape[1] > known else torch.zeros(int((~old).sum()))
         return {
-            **figures,
+            "known_accuracy": joint.old,
+            "novel_accuracy": joint.new,
+            "all_accuracy": joint.all,
+            "forgetting": forgetting(before, joint.old),
+            "number_found": float(sum(stage["number"] for stage in stages)),
+            "number_true": float(len(novel)),
             "known_accuracy_told": closed_accuracy(logits[old, :known], truth[old]),
             "novel_accuracy_told": hungarian_accuracy(apart, truth[~old]),
             "novel_nmi": nmi(apart, truth[~old]),

@@ -24,8 +24,10 @@ from fedwild.discovery.learning import (
     tensors_of,
 )
 from fedwild.discovery.losses import feature_distance, pairwise_bce, replay, semantic_weighted
+from fedwild.hyper import Hyper
 from fedwild.models import Network
 from fedwild.objectives import Balanced, Objective
+from fedwild.objectives.balanced import log_shares
 from fedwild.payload import Payload
 from fedwild.protocol import Client, Step
 from fedwild.rng import Rng
@@ -306,3 +308,24 @@ def test_distillation_adds_the_distance_of_features_and_a_replay() -> None:
     assert found == pytest.approx(expected, rel=1e-5)
     assert found > plain + 0.1
     assert all(p.grad is None for p in before.parameters())
+
+
+def test_labelled_novel_samples_are_learnt_by_the_method_s_own_objective_fitted_to_them() -> None:
+    model, x = model_and_batch()
+    labels = [4, 4, 4, 3, 4, 0, 4, 4]
+    view = Samples(x, torch.tensor(labels), torch.arange(8))
+    shared = novel_objective(model, "labels", supervised=Balanced(Hyper()))
+    fitted = shared.on(view, model)
+    assert isinstance(fitted, NovelObjective)
+    expected = F.cross_entropy(model(x) + log_shares(view.y, KNOWN + NOVEL), view.y).item()
+    assert value(fitted, model, x, labels) == pytest.approx(expected, rel=1e-5)
+    assert abs(expected - F.cross_entropy(model(x), view.y).item()) > 0.01
+    # The next client begins with the shares of nobody.
+    assert isinstance(shared.supervised, Balanced)
+    assert shared.supervised.shares is None
+
+
+def test_without_an_objective_there_is_nothing_to_fit() -> None:
+    model, _ = model_and_batch()
+    objective = novel_objective(model)
+    assert objective.on(samples([-1]), model) is objective
