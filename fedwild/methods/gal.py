@@ -35,7 +35,7 @@ from fedwild.discovery.learning import (
     tensors_of,
 )
 from fedwild.discovery.novelty import BINS, accepting, histogram, known_share, likeness, nearest, separating
-from fedwild.errors import BadReply
+from fedwild.errors import BadReply, UserError
 from fedwild.hyper import with_default
 from fedwild.methods.base import METHODS
 from fedwild.methods.fedavg import FedAvg
@@ -112,6 +112,13 @@ class GAL(FedAvg):
     bias = False
     params: Params
     estimator: Estimator
+
+    def check_network(self, network: Network) -> None:
+        if self.objective.extra_outputs:
+            raise UserError(
+                f"objective.name = {self.objective.name!r} is not allowed here: its unknown output would be taken for "
+                "a class; take prototype-contrast, ce or balanced."
+            )
 
     def phases(self) -> Sequence[Phase]:
         phases = [Phase("known", self.params.rounds), Phase("describe", 1)]
@@ -390,8 +397,10 @@ class GAL(FedAvg):
         """
         truth, names = outcome.truth.clone(), np.array(outcome.true_names)
         answers = outcome.prediction.logits.argmax(1).numpy()
-        found = [i for i, entry in enumerate(server.classes.entries) if entry.origin == NOVEL]
-        open_names = sorted({name for stage in outcome.novel for name in stage} - set(server.classes.names))
+        true_names = {name for stage in outcome.novel for name in stage}
+        entries = enumerate(server.classes.entries)
+        found = [i for i, entry in entries if entry.origin == NOVEL and entry.name not in true_names]
+        open_names = sorted(true_names - set(server.classes.names))
         hits = np.array([[((answers == i) & (names == name)).sum() for name in open_names] for i in found])
         if hits.size:
             for row, column in zip(*linear_sum_assignment(-hits), strict=True):
