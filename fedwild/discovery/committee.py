@@ -128,7 +128,8 @@ def adjusted(agreeing: Floats, together: Floats, sizes: Floats) -> Floats:
     of_class, all_pairs = (sizes * (sizes - 1) / 2).sum(), sizes.sum() * (sizes.sum() - 1) / 2
     chance = together * of_class / all_pairs
     spread = (together + of_class) / 2 - chance
-    return np.where(spread > 0, (agreeing - chance) / np.where(spread > 0, spread, 1.0), 0.0)
+    # Without spread both are one group, or both are single clusters: they are the same.
+    return np.where(spread > 0, (agreeing - chance) / np.where(spread > 0, spread, 1.0), 1.0)
 
 
 def radii(tree: Merging, known: KnownClasses) -> list[float]:
