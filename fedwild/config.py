@@ -37,7 +37,7 @@ class FederationSettings(Hyper):
     clients: int | None = Field(None, ge=1, description="number of clients (10, or as many as the data says)")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in a round")
     min_clients: int = Field(1, ge=1, description="a round fails if fewer clients answer")
-    arrivals: dict[str, Annotated[int, Field(ge=0)] | Annotated[str, Field(min_length=1)]] = Field(
+    arrivals: dict[str, Annotated[int, Field(ge=0, strict=True)] | Annotated[str, Field(min_length=1)]] = Field(
         default_factory=dict,
         description="client name = number of the round, or name of the phase, since which it is there",
     )

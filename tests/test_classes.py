@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from fedwild.classes import ClassEntry, ClassRegistry
 
 
@@ -56,3 +58,65 @@ def test_json_round_trip_keeps_order_origin_and_round() -> None:
     assert copy == registry
     assert copy.entries[4] == ClassEntry("new", "client-03", 12)
     assert copy.entries[0].origin == "known"
+
+
+def test_a_free_name_is_the_first_that_nobody_has() -> None:
+    registry = ClassRegistry.of(["novel-2", "cat", "novel"])
+    assert registry.free_name("novel") == "novel-1"
+    registry.add("novel-1", "novel", since=4)
+    assert registry.free_name("novel") == "novel-3"
+    assert registry.free_name("cat") == "cat-1"
+    # Asking takes nothing.
+    assert registry.free_name("novel") == "novel-3"
+
+
+def test_a_name_that_was_given_away_is_free_again() -> None:
+    registry = ClassRegistry.of(["cat"])
+    registry.add("novel-1", "novel", since=4)
+    registry.rename("novel-1", "fox")
+    assert registry.free_name("novel") == "novel-1"
+
+
+def test_a_renamed_class_keeps_its_id_and_its_history() -> None:
+    registry = ClassRegistry.of(["cat", "dog"])
+    registry.add("novel-1", "novel", since=7, stage=2, samples={"client-03": 5})
+    registry.add("ant", "client-00", since=9)
+    registry.rename("novel-1", "fox")
+    assert registry.names == ("cat", "dog", "fox", "ant")
+    assert registry.entries[2] == ClassEntry("fox", "novel", 7, 2, {"client-03": 5})
+    assert "novel-1" not in registry
+    assert registry.add("fox", "client-00", since=11) == 2
+    with pytest.raises(ValueError, match="not in"):
+        registry.rename("novel-1", "again")
+
+
+def test_stage_and_samples_survive_json() -> None:
+    registry = ClassRegistry.of(["cat"])
+    registry.add("novel-1", "novel", since=12, stage=1, samples={"client-00": 7, "client-10": 1})
+    copy = ClassRegistry.from_json(json.loads(json.dumps(registry.to_json())))
+    assert copy == registry
+    assert copy.entries[0] == ClassEntry("cat", "known", 0, 0, {})
+    assert copy.entries[1].stage == 1
+    assert copy.entries[1].samples == {"client-00": 7, "client-10": 1}
+
+
+def test_registries_written_before_there_were_stages_are_read() -> None:
+    old = [{"name": "cat", "origin": "known", "since": 0}, {"name": "fox", "origin": "client-03", "since": 12}]
+    assert ClassRegistry.from_json(old).entries == [ClassEntry("cat", "known", 0), ClassEntry("fox", "client-03", 12)]
+
+
+def test_an_entry_s_samples_are_its_own() -> None:
+    registry, samples = ClassRegistry(), {"client-00": 3}
+    registry.add("novel-1", "novel", since=1, samples=samples)
+    samples["client-00"] = 99
+    assert registry.entries[0].samples == {"client-00": 3}
+    assert ClassEntry("a", "known", 0).samples is not ClassEntry("b", "known", 0).samples
+
+
+def test_discovered_classes_are_told_from_those_that_came_with_names() -> None:
+    registry = ClassRegistry.of(["novel-9"])
+    registry.add("novel-1", "novel", since=1, stage=1)
+    registry.add("fox", "client-00", since=2)
+    registry.add("novel-2", "novel", since=3, stage=2)
+    registry.rename("novel-2", "newt")
+    assert [entry.name for entry in registry.novel] == ["novel-1", "newt"]

@@ -71,7 +71,7 @@ def test_a_head_grows_after_an_exchange_and_the_registry_remembers(data: Any, tm
     assert result["classes"] == ["class-0", "class-1", "novel-1"]
     assert final(tmp_path / "run").group("model")["head.weight"].shape[0] == 3
     entry = final(tmp_path / "run").info["classes"][2]
-    assert entry == {"name": "novel-1", "origin": "discovered", "since": 2}
+    assert entry == {"name": "novel-1", "origin": "discovered", "since": 2, "stage": 0, "samples": {}}
 
 
 def test_personal_heads_stay_at_their_clients_and_the_bank_is_a_snapshot(data: Any, tmp_path: Path) -> None:

@@ -488,11 +488,11 @@ def pim_by_hand(mixed: Any, start: Floats, epochs: int, temperature: float, cert
 
 def test_pim_minimises_uncertainty_less_evenness_from_k_means_on() -> None:
     pool, told = mixture_with_known(5, 4, 4, 3, seed=0, per_class=40)
-    pim = MaxAccuracyPIM(MaxAccuracyPIM.Params(per_class=10, epochs=60, temperature=5.0, certainty=0.5))
+    pim = MaxAccuracyPIM(MaxAccuracyPIM.Params(per_class=10, epochs=100, temperature=5.0, certainty=1.5))
     mixed = pim.mixed(pool, told, Rng(0))
     start = MaxAccuracy.cluster(pim, mixed, 9, Rng(0))
     found = pim.cluster(mixed, 9, Rng(0))
-    assert found.tolist() == pim_by_hand(mixed, means_of(mixed.x, start), 60, 5.0, 0.5).tolist()
+    assert found.tolist() == pim_by_hand(mixed, means_of(mixed.x, start), 100, 5.0, 1.5).tolist()
     assert found.tolist() != start.tolist()
 
 

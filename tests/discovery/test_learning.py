@@ -197,7 +197,9 @@ def test_known_rows_are_bit_equal_after_training_and_novel_ones_are_not(correcti
     # Pseudo-labelled samples, so that known rows have gradients.
     view = samples([-1, 0, 1, 2] * 4)
     objective = novel_objective(model, frozen=False)
-    trained = train(model, view, LocalTraining(epochs=2, batch_size=8, lr=0.05, **settings), objective, steering, Rng(0))
+    trained = train(
+        model, view, LocalTraining(epochs=2, batch_size=8, lr=0.05, **settings), objective, steering, Rng(0)
+    )
     sent = steering.up(trained.steps, 0.05)
     after = model.state_dict()
     assert trained.steps == 4

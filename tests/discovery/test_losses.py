@@ -28,9 +28,7 @@ def written_out_swl(z: list[list[float]], prototypes: list[list[float]], tempera
     losses = []
     for sample in z:
         length = math.hypot(*sample)
-        alike = [
-            dot(sample, p) / (length * math.hypot(*p)) if normalised else dot(sample, p) for p in prototypes
-        ]
+        alike = [dot(sample, p) / (length * math.hypot(*p)) if normalised else dot(sample, p) for p in prototypes]
         weights = [math.exp(a / temperature) for a in alike]
         losses.append(sum(w * math.dist(sample, p) for w, p in zip(weights, prototypes, strict=True)) / sum(weights))
     return sum(losses) / len(losses)
@@ -153,10 +151,8 @@ def test_the_pairwise_loss_is_finite_and_differentiable_where_answers_are_sure()
 
 def test_the_distance_of_features_is_that_of_whole_batches_of_length_1() -> None:
     z, before = exact(Z), exact(PROTOTYPES)
-    flat, flat_before = sum(Z, []), sum(PROTOTYPES, [])
-    expected = math.dist(
-        [v / math.hypot(*flat) for v in flat], [v / math.hypot(*flat_before) for v in flat_before]
-    )
+    flat, flat_before = ([v for row in rows for v in row] for rows in (Z, PROTOTYPES))
+    expected = math.dist([v / math.hypot(*flat) for v in flat], [v / math.hypot(*flat_before) for v in flat_before])
     assert feature_distance(z, before).item() == pytest.approx(expected, rel=1e-12)
     assert feature_distance(7 * z, before).item() == pytest.approx(expected, rel=1e-12)
     assert feature_distance(3 * before, before).item() == pytest.approx(0, abs=1e-12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -58,7 +59,7 @@ def test_the_nearest_prototype_is_so_by_direction_not_by_distance() -> None:
 def test_a_histogram_counts_every_cosine_between_its_edges() -> None:
     values = np.random.default_rng(0).uniform(-1, 1, size=500)
     found = counted(values)
-    expected = [sum(low <= v < high for v in values) for low, high in zip(EDGES, EDGES[1:], strict=False)]
+    expected = [sum(low <= v < high for v in values) for low, high in pairwise(EDGES)]
     assert found.shape == (BINS,)
     # A cosine within rounding of an edge may be on either side of it.
     assert np.abs(np.cumsum(found) - np.cumsum(expected)).max() <= 1

@@ -28,7 +28,9 @@ def test_centroids_are_the_means_of_their_members_and_counts_add_up() -> None:
     for number in range(3):
         inside = [row for row, member in zip(x.tolist(), members, strict=True) if member == number]
         assert clusters.counts[number] == len(inside)
-        assert np.allclose(clusters.centroids[number], [sum(column) / len(inside) for column in zip(*inside)])
+        assert np.allclose(
+            clusters.centroids[number], [sum(column) / len(inside) for column in zip(*inside, strict=True)]
+        )
     assert clusters.counts.dtype == members.dtype == np.int64
 
 

@@ -133,7 +133,8 @@ def test_without_eta_it_is_cross_entropy_bit_for_bit() -> None:
     model, (x, y) = network(), batch()
     ours, plain = loss_of(model, eta=0.0), F.cross_entropy(model(x), y)
     assert torch.equal(ours, plain)
-    for mine, theirs in zip(*(torch.autograd.grad(loss, list(model.parameters())) for loss in (ours, plain))):
+    gradients = (torch.autograd.grad(loss, list(model.parameters())) for loss in (ours, plain))
+    for mine, theirs in zip(*gradients, strict=True):
         assert torch.equal(mine, theirs)
 
 
@@ -141,7 +142,7 @@ def test_the_contrast_reaches_the_extractor_and_every_row_of_the_head() -> None:
     model = network()
     parameters = dict(model.named_parameters())
     with_it, without = (
-        dict(zip(parameters, torch.autograd.grad(loss_of(model, eta=eta), list(parameters.values()))))
+        dict(zip(parameters, torch.autograd.grad(loss_of(model, eta=eta), list(parameters.values())), strict=True))
         for eta in (1.0, 0.0)
     )
     assert (with_it["head.weight"] - without["head.weight"]).norm(dim=1).min() > 1e-3
