@@ -470,7 +470,7 @@ def table(report: Mapping[str, Any]) -> str:
             told = (
                 f"{case['purity']:.0%} of one class, which the centroid alone tells in {case['class_by_centroid']:.0%}"
             )
-            lines += ["", f"{network} network, {case['clusters']} clusters of {case['size']:g}: {told}"]
+            lines += ["", f"{network} network, {counted(case['clusters'], 'cluster')} of {case['size']:g}: {told}"]
             lines.append(" " * 13 + "".join(f"{name:>12}" for name in names))
             for who, figures in case["images"].items():
                 lines.append(f"{who:13}" + "".join(f"{figures[name]:12.3f}" for name in names))

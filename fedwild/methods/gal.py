@@ -152,6 +152,7 @@ class GAL(FedAvg):
         if server.step.phase == "describe":
             check_clusters(reply.group("clusters"), width, reply.info["samples"], labels=labelled(server))
             check_margins(reply.group("margins"), reply.info["samples"])
+            check_cosines(reply.group("cosines"), reply.info["samples"])
         elif not trains(server.step):
             check_clusters(reply.group("clusters"), width, reply.info["samples"])
 
@@ -211,8 +212,9 @@ class GAL(FedAvg):
         """Set the novelty threshold and the bias against novel rows, and keep the known clusters."""
         known, pool = np.zeros(BINS), np.zeros(BINS)
         parts: list[Clusters] = []
-        labels: list[np.ndarray] = []
-        margins: list[np.ndarray] = []
+        # Nobody may be there, or have a validation sample.
+        labels = [np.empty((0, labelled(server)), dtype=np.int64)]
+        margins = [np.empty(0)]
         for reply in replies:
             cosines = reply.payload.group("cosines")
             known += cosines["known"].numpy()
@@ -228,7 +230,7 @@ class GAL(FedAvg):
         info = server.state.info
         info["novelty"] = self.novelty_threshold(known, pool)
         info["bias"] = 0.0
-        if margins and self.params.keep_known:
+        if sum(map(len, margins)) and self.params.keep_known:
             info["bias"] = threshold_at_acceptance(np.concatenate(margins), self.params.keep_known)
         if pool.sum():
             server.note(
@@ -423,7 +425,7 @@ class GAL(FedAvg):
         joint = gal_accuracy(logits.argmax(1), truth, range(known))
         before = closed_accuracy(outcome.prediction.details["before"][rows][old], truth[old])
         # Told which samples are known and which novel, as tables of novel class learning often are.
-        apart = logits[~old, known:].argmax(1) if logits.shape[1] > known else torch.zeros(int((~old).sum()))
+        apart = logits[~old, known:].argmax(1) if logits.shape[1] > known else truth[~old] * 0
         return {
             "known_accuracy": joint.old,
             "novel_accuracy": joint.new,
@@ -531,6 +533,12 @@ def check_clusters(group: Mapping[str, Tensor], width: int, samples: int, labels
             raise BadReply(f"labels are {tuple(told.shape)} {told.dtype}, expected ({len(counts)}, {labels}) int64")
         if told.numel() and (int(told.min()) < 0 or not torch.equal(told.sum(1), counts)):
             raise BadReply("labels do not add up to the counts")
+
+
+def check_cosines(group: Mapping[str, Tensor], samples: int) -> None:
+    """Refuse histograms that count no samples, or others than the validation samples."""
+    if any(float(counts.min()) < 0 for counts in group.values()) or float(group["known"].sum()) != samples:
+        raise BadReply(f"cosines are no counts of samples, of which {samples} are known")
 
 
 def check_margins(group: Mapping[str, Tensor], samples: int) -> None:
