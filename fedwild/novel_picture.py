@@ -136,7 +136,8 @@ def novel_figures(run: Run, client: str | None = None, columns: int = COLUMNS) -
         raise nothing_found(run)
     predictor, clients = answering(run, server), chosen(run, client)
     head = predictor.model.head.weight.detach().cpu()
-    pools = {entry.stage: pools_of(run, predictor, clients, entry.stage) for entry in server.classes.novel}
+    stages = {entry.stage for entry in server.classes.novel}
+    pools = {stage: pools_of(run, predictor, clients, stage) for stage in stages}
     classes = []
     for entry in server.classes.novel:
         number = server.classes.names.index(entry.name)

@@ -68,14 +68,19 @@ class Committee(Estimator):
         number = max(1, int(np.median(votes)))
         low, high = np.quantile(votes, [0.1, 0.9], method="nearest").astype(int).tolist()
         curve = [(float(n), float(count)) for n, count in zip(*np.unique(votes, return_counts=True), strict=True)]
-        return with_prototypes(pool, number, (max(1, low), high), curve, rng.sklearn("prototypes"))
+        limits, least = (max(1, low), high), self.least(known)
+        return with_prototypes(pool, number, limits, curve, rng.sklearn("prototypes"), least=least)
+
+    def least(self, known: KnownClasses) -> float:
+        """The share of the samples that a class must have."""
+        return min(self.params.smallest, 0.5 / max(1, known.labels.shape[1]))
 
     def votes(self, pool: Clusters, known: KnownClasses) -> Ints:
         """Every voter's number. Without known clusters there is nothing to go by: one class."""
         if len(pool) < 2 or len(known.clusters) < 2:
             return np.ones(1, dtype=np.int64)
         metric, votes = Metric.of(known), []
-        least = min(self.params.smallest, 0.5 / known.labels.shape[1])
+        least = self.least(known)
         for ours, theirs in zip(metric.views(pool.centroids), metric.views(known.clusters.centroids), strict=True):
             for method in LINKAGES:
                 tree = merging(ours, method, pool.counts, least)

@@ -72,20 +72,24 @@ class NovelObjective(Objective):
         return fitted
 
     def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-        if self.supervised is not None and self.before is None:
+        loss = self.samples_loss(model, x, y, generator)
+        if self.before is not None:
+            with torch.no_grad():
+                before = self.before.embed(x)
+            loss = loss + DISTILLATION * feature_distance(model.embed(x), before)
+            loss = loss + REPLAY * replay(model.head.weight, self.targets.known, generator)
+        return loss
+
+    def samples_loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        """The objective's loss where all samples have labels, else the novel ones' loss and cross-entropy."""
+        if self.supervised is not None:
             return self.supervised.loss(model, x, y, generator)
-        z = model.embed(x)
-        novel = y < 0
+        z, novel = model.embed(x), y < 0
         loss = z.sum() * 0.0
         if novel.any():
             loss = loss + novel.float().mean() * self.novel_loss(model, z[novel])
         if not novel.all():
             loss = loss + (~novel).float().mean() * F.cross_entropy(model.head(z[~novel]), y[~novel])
-        if self.before is not None:
-            with torch.no_grad():
-                before = self.before.embed(x)
-            loss = loss + DISTILLATION * feature_distance(z, before)
-            loss = loss + REPLAY * replay(model.head.weight, self.targets.known, generator)
         return loss
 
     def novel_loss(self, model: Network, z: Tensor) -> Tensor:
@@ -107,14 +111,16 @@ class FrozenRows(Steering):
     def penalty(self, x: Tensor, y: Tensor) -> Tensor | None:
         return self.steering.penalty(x, y)
 
+    @torch.no_grad()
     def bend(self) -> None:
         self.steering.bend()
         if self.head.weight.grad is not None:
             self.head.weight.grad[: self.rows] = 0.0
+        # Weight decay has moved rows without gradients, too.
+        self.head.weight[: self.rows] = self.before
 
     @torch.no_grad()
     def up(self, steps: int, lr: float) -> Groups:
-        # Weight decay moves rows without gradients, too.
         self.head.weight[: self.rows] = self.before
         return self.steering.up(steps, lr)
 

@@ -72,11 +72,12 @@ def kmeans(x: Floats, clusters: int, seed: int, weights: Ints | None = None, tri
 def clusters_of(x: Floats, clusters: int, seed: int, least: int = 1) -> tuple[Clusters, Ints]:
     """k-means clusters of embeddings x (n, d), and the cluster of each row, -1 for those not told.
 
-    Clusters of fewer than `least` samples are not told: a centroid of one sample is that sample's embedding.
+    Clusters of fewer than `least` samples are not told: a centroid of one sample is that sample's embedding. So no more
+    clusters are made than could have as many.
     """
     if not len(x):
         return Clusters.joined([], x.shape[1]), np.empty(0, dtype=np.int64)
-    members = kmeans(x, min(clusters, len(x)), seed, tries=3)
+    members = kmeans(x, min(clusters, max(1, len(x) // least)), seed, tries=3)
     told = np.bincount(members) >= least
     numbers = np.where(told, np.cumsum(told) - 1, -1)
     members = numbers[members]

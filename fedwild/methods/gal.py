@@ -65,6 +65,9 @@ class GAL(FedAvg):
             None, ge=1, description="clusters per client in k-means (as many as there are known classes)"
         )
         min_count: int = Field(3, ge=1, description="clusters of fewer samples stay at the client")
+        min_known_count: int = Field(
+            1, ge=1, description="the same for clusters of known validation samples, which the committee measures with"
+        )
         novelty: Literal["separate", "accept", "fixed"] = Field(
             "separate",
             description="threshold on the cosine to known rows: separates this pool, accepts known ones, or r",
@@ -150,15 +153,15 @@ class GAL(FedAvg):
         super().check(server, reply)
         width = server.state.group("model")["head.weight"].shape[1]
         if server.step.phase == "describe":
-            check_clusters(reply.group("clusters"), width, reply.info["samples"], labels=labelled(server))
+            check_clusters(reply.group("clusters"), width, self.most(server), reply.info["samples"], labelled(server))
             check_margins(reply.group("margins"), reply.info["samples"])
             check_cosines(reply.group("cosines"), reply.info["samples"])
         elif not trains(server.step):
-            check_clusters(reply.group("clusters"), width, reply.info["samples"])
+            check_clusters(reply.group("clusters"), width, self.most(server), reply.info["samples"])
 
     def send(self, server: Server, client: str) -> Payload:
-        payload = super().send(server, client) if trains(server.step) else Payload()
-        payload.put("model", server.state.group("model"))
+        model = server.state.group("model")
+        payload = super().send(server, client) if trains(server.step) else Payload.of(model=model)
         payload.info = {"labelled": labelled(server), "novelty": server.state.info.get("novelty")}
         if server.step.phase.startswith("novel-"):
             payload.put("anchor", server.state.group("anchor"))
@@ -190,10 +193,11 @@ class GAL(FedAvg):
         known, rows = payload.info["labelled"], model.head.weight.detach().cpu()
         z, y = embeddings(model, client.validation), client.validation.y
         pool = embeddings(model, client.unlabelled_in(client.step.round + 1))
-        # Clusters of any size: these samples have labels, and pieces must be as small as those of novel samples.
-        clusters, members = clusters_of(z.double().numpy(), self.pieces(len(rows)), rng.sklearn("known clusters"))
+        clusters, members = clusters_of(
+            z.double().numpy(), self.pieces(len(rows)), rng.sklearn("known clusters"), self.params.min_known_count
+        )
         labels = np.zeros((len(clusters), known), dtype=np.int64)
-        np.add.at(labels, (members, y.numpy()), 1)
+        np.add.at(labels, (members[members >= 0], y.numpy()[members >= 0]), 1)
         reply = Payload(info={"samples": len(z)})
         reply.put("cosines", {"known": histogram(likeness(z, rows)), "pool": histogram(likeness(pool, rows))})
         reply.put("clusters", tensors_of(centroids=clusters.centroids, counts=clusters.counts, labels=labels))
@@ -203,6 +207,10 @@ class GAL(FedAvg):
             # Sorted, so that they tell nothing about the order of samples.
             reply.put("margins", {"novel": margins.sort().values})
         return reply
+
+    def most(self, server: Server) -> int:
+        """More clusters than these no client makes."""
+        return self.pieces(len(server.classes))
 
     def pieces(self, classes: int) -> int:
         """How many clusters k-means makes of a client's samples."""
@@ -231,12 +239,10 @@ class GAL(FedAvg):
         info["novelty"] = self.novelty_threshold(known, pool)
         info["bias"] = 0.0
         if sum(map(len, margins)) and self.params.keep_known:
-            info["bias"] = threshold_at_acceptance(np.concatenate(margins), self.params.keep_known)
+            info["bias"] = max(0.0, threshold_at_acceptance(np.concatenate(margins), self.params.keep_known))
         if pool.sum():
-            server.note(
-                f"novelty threshold {info['novelty']:.2f}: {int(pool.sum())} unlabelled samples, at most "
-                f"{100 * known_share(known, pool):.0f} % of them known"
-            )
+            share = f", at most {100 * known_share(known, pool):.0f} % of them known" if known.sum() else ""
+            server.note(f"novelty threshold {info['novelty']:.2f}: {int(pool.sum())} unlabelled samples{share}")
 
     def novelty_threshold(self, known: np.ndarray, pool: np.ndarray) -> float:
         """The cosine below which a sample is novel, from histograms of known samples and of this stage's pool."""
@@ -270,7 +276,7 @@ class GAL(FedAvg):
         width = server.state.group("model")["head.weight"].shape[1]
         pool = Clusters.joined(list(parts.values()), width)
         owners = np.repeat(list(parts), [len(part) for part in parts.values()])
-        # The server forgets whose cluster is whose before it looks at them, as the paper does.
+        # Shuffled, as in the paper: the estimate must not depend on whose cluster is whose.
         order = server.rng.numpy("shuffle").permutation(len(pool))
         estimate = self.estimator.estimate(pool.at(order), self.known_classes(server), server.rng)
         server.state.info.setdefault("estimates", []).append(estimate.to_json())
@@ -295,7 +301,10 @@ class GAL(FedAvg):
             return 0.0
         logits = known["centroids"] @ server.state.group("model")["head.weight"].T
         margins = logits[:, labelled(server) :].amax(1) - logits[:, : labelled(server)].amax(1)
-        return threshold_at_acceptance(margins.repeat_interleave(known["counts"]), self.params.keep_known)
+        order = margins.argsort()
+        below = known["counts"][order].double().cumsum(0) / known["counts"].double().sum()
+        last = int((below < self.params.keep_known).sum().clamp(max=len(below) - 1))
+        return max(0.0, float(margins[order][last]))
 
     def known_classes(self, server: Server) -> KnownClasses:
         """The labelled classes as estimators see them."""
@@ -423,7 +432,7 @@ class GAL(FedAvg):
         truth, logits = truth[rows], outcome.prediction.logits[rows]
         old = truth < known
         joint = gal_accuracy(logits.argmax(1), truth, range(known))
-        before = closed_accuracy(outcome.prediction.details["before"][rows][old], truth[old])
+        before = closed_accuracy(outcome.prediction.details.get("before", outcome.truth)[rows][old], truth[old])
         # Told which samples are known and which novel, as tables of novel class learning often are.
         apart = logits[~old, known:].argmax(1) if logits.shape[1] > known else truth[~old] * 0
         return {
@@ -515,7 +524,7 @@ def clusters_in(payload: Payload) -> Clusters:
     return Clusters(group["centroids"].double().numpy().copy(), group["counts"].numpy().copy())
 
 
-def check_clusters(group: Mapping[str, Tensor], width: int, samples: int, labels: int | None = None) -> None:
+def check_clusters(group: Mapping[str, Tensor], width: int, most: int, samples: int, labels: int | None = None) -> None:
     """Refuse clusters whose shapes, types or counts cannot be true."""
     wanted = {"centroids", "counts"} | (set() if labels is None else {"labels"})
     if set(group) != wanted:
@@ -523,10 +532,14 @@ def check_clusters(group: Mapping[str, Tensor], width: int, samples: int, labels
     centroids, counts = group["centroids"], group["counts"]
     if centroids.dim() != 2 or centroids.shape[1] != width or centroids.dtype != torch.float32:
         raise BadReply(f"centroids are {tuple(centroids.shape)} {centroids.dtype}, expected (m, {width}) float32")
+    if len(centroids) > most:
+        raise BadReply(f"{len(centroids)} clusters, where a client makes at most {most}")
     if counts.shape != centroids.shape[:1] or counts.dtype != torch.int64:
         raise BadReply(f"counts are {tuple(counts.shape)} {counts.dtype}, expected ({len(centroids)},) int64")
-    if len(counts) and (int(counts.min()) < 1 or int(counts.max()) > samples or int(counts.sum()) > samples):
-        raise BadReply(f"counts add up to {int(counts.sum())}, with {samples} samples")
+    # In double precision: whole numbers could wrap around.
+    total = float(counts.double().sum())
+    if len(counts) and (int(counts.min()) < 1 or total > samples):
+        raise BadReply(f"counts add up to {total:.0f}, with {samples} samples")
     if labels is not None:
         told = group["labels"]
         if told.shape != (len(counts), labels) or told.dtype != torch.int64:
