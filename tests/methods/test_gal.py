@@ -17,11 +17,12 @@ from fedwild.data.samples import samples_of
 from fedwild.discovery import ESTIMATORS
 from fedwild.discovery.learning import NovelTargets
 from fedwild.discovery.novelty import BINS, accepting, histogram, likeness, separating
+from fedwild.discovery.replies import check_clusters, check_cosines, check_margins
 from fedwild.engines.base import Job
 from fedwild.engines.site import Site
 from fedwild.errors import BadReply, UserError
 from fedwild.federation import Federation as Running
-from fedwild.methods.gal import GAL, NovelModel, check_clusters, check_cosines, check_margins, labelled, stage_of
+from fedwild.methods.gal import GAL, NovelModel, labelled, stage_of
 from fedwild.models import build
 from fedwild.openset import SCORES, Score
 from fedwild.payload import Payload
