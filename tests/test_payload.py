@@ -7,6 +7,7 @@ import json
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -183,3 +184,13 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
         Payload().write(path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["file.safetensors"]
+
+
+def test_empty_arrays_of_numpy_travel() -> None:
+    # Their strides are 0, which torch does not view as bytes.
+    tensors = {"counts": torch.as_tensor(np.empty(0, dtype=np.int64)), "rows": torch.as_tensor(np.empty((0, 3)))}
+    copy = Payload.decode(Payload(tensors).encode())
+    assert {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in copy.tensors.items()} == {
+        "counts": ((0,), torch.int64),
+        "rows": ((0, 3), torch.float64),
+    }

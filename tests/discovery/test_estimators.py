@@ -25,8 +25,10 @@ from fedwild.discovery import (
     MaxAccuracy,
     MaxAccuracyPIM,
     PotentialPrototypeMerge,
+    base,
     clusters_of,
 )
+from fedwild.discovery.base import with_prototypes
 from fedwild.discovery.committee import LINKAGES, Metric, merging, middle_of_best, radii
 from fedwild.discovery.macc import entropies
 from fedwild.discovery.pool import Floats, Ints, means_of
@@ -171,6 +173,41 @@ def test_given_is_what_somebody_knows_as_far_as_there_are_clusters() -> None:
     few = estimator("given", classes=7).estimate(pool.at(np.arange(2)), nothing_known(8), Rng(0))
     assert (few.number, few.low, few.high) == (2, 2, 7)
     assert isinstance(estimator("given"), Given)
+
+
+def test_what_k_means_sets_apart_with_few_samples_is_no_class() -> None:
+    # Two classes, and one cluster of two samples so far off that k-means gives it a prototype of its own.
+    x = np.array([[0.0], [1.0], [20.0], [21.0], [500.0]])
+    pool = Clusters(x, np.array([30, 10, 20, 20, 2]))
+    plain = with_prototypes(pool, 2, (2, 2), [], seed=0)
+    assert sorted(plain.prototypes[:, 0].tolist()) == pytest.approx([(10 + 20 * 20 + 20 * 21) / 80, 500.0])
+    found = with_prototypes(pool, 2, (2, 2), [], seed=0, least=0.05)
+    assert sorted(found.prototypes[:, 0].tolist()) == pytest.approx([0.25, 20.5])
+    assert found.members[4] == -1
+    assert found.members[0] == found.members[1] != found.members[2] == found.members[3]
+    # Where all are small, all stay.
+    alone = with_prototypes(pool, 5, (5, 5), [], seed=0, least=0.9)
+    assert (alone.number, min(alone.members)) == (5, 0)
+
+
+def test_of_very_many_clusters_a_random_part_is_looked_at_and_the_others_go_to_the_nearest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+
+    class Told(Given):
+        def _estimate(self, pool: Clusters, known: KnownClasses, rng: Rng) -> Estimate:
+            seen.append((len(pool), len(known.clusters), len(known.labels)))
+            return super()._estimate(pool, known, rng)
+
+    monkeypatch.setattr(base, "MOST_CLUSTERS", 25)
+    pool, told = mixture_with_known(3, 6, 6, 32, seed=0)
+    assert min(len(pool), len(told.clusters)) > 25
+    found = Told(Given.Params(classes=3)).estimate(pool, told, Rng(0))
+    assert seen == [(25, 25, 25)]
+    distances = ((pool.centroids[:, None] - found.prototypes) ** 2).sum(axis=2)
+    assert found.members.tolist() == distances.argmin(axis=1).tolist()
+    assert found.number == 3
 
 
 def test_an_estimate_as_json_has_its_curve() -> None:

@@ -237,6 +237,17 @@ def test_rows_are_frozen_after_the_correction_has_bent_the_gradients() -> None:
     assert model.head.weight.grad.tolist() == [[0.0] * 6, [0.0] * 6, [1.0] * 6]
 
 
+def test_rows_that_weight_decay_has_moved_are_put_back_before_the_next_step() -> None:
+    model = TASK.build(3, Rng(0), bias=False)
+    before = model.head.weight.detach().clone()
+    steering = FrozenRows(Steering(), model, 2)
+    with torch.no_grad():
+        model.head.weight *= 0.9
+    steering.bend()
+    assert torch.equal(model.head.weight[:2], before[:2])
+    assert torch.equal(model.head.weight[2], before[2] * 0.9)
+
+
 def test_a_head_without_gradients_is_no_stumbling_block() -> None:
     FrozenRows(Steering(), TASK.build(3, Rng(0)), 2).bend()
 
@@ -325,6 +336,19 @@ def test_labelled_novel_samples_are_learnt_by_the_method_s_own_objective_fitted_
     # The next client begins with the shares of nobody.
     assert isinstance(shared.supervised, Balanced)
     assert shared.supervised.shares is None
+
+
+def test_distillation_goes_with_the_method_s_own_objective_too() -> None:
+    model, x = model_and_batch()
+    labels = [4, 4, 4, 3, 4, 0, 4, 4]
+    view = Samples(x, torch.tensor(labels), torch.arange(8))
+    before = TASK.build(KNOWN, Rng(5), bias=False).eval()
+    fitted = novel_objective(model, "labels", supervised=Balanced(Hyper()), before=before).on(view, model)
+    assert isinstance(fitted, NovelObjective)
+    expected = F.cross_entropy(model(x) + log_shares(view.y, KNOWN + NOVEL), view.y)
+    expected = expected + DISTILLATION * feature_distance(model.embed(x), before.embed(x))
+    expected = expected + REPLAY * replay(model.head.weight, KNOWN, torch.Generator().manual_seed(2))
+    assert value(fitted, model, x, labels, seed=2) == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_without_an_objective_there_is_nothing_to_fit() -> None:

@@ -44,6 +44,7 @@ SETTINGS: dict[str, Any] = {
     "stages": 1,
     "novel_rounds": 2,
     "min_count": 1,
+    "min_known_count": 1,
     # All that clients hold without labels is novel, whatever the network makes of it.
     "novelty": "fixed",
     "r": 1.0,
@@ -242,6 +243,19 @@ def test_small_clusters_stay_at_the_client(data: Dataset, tmp_path: Path) -> Non
         assert all(reply.info["samples"] == reply.info["pool"] == 16 for reply in replies.values())
         found[least] = sum(counts)
     assert found[1] == 48 > found[5] > found[1000] == 0
+
+
+def test_small_clusters_of_validation_samples_stay_at_the_client_if_told_so(data: Dataset, tmp_path: Path) -> None:
+    found = {}
+    for least in (1, 3, 7):
+        replies = federation(data, tmp_path, clusters=4, min_known_count=least).replies()
+        for reply in replies.values():
+            group = reply.group("clusters")
+            assert all(count >= least for count in group["counts"].tolist())
+            assert torch.equal(group["labels"].sum(1), group["counts"])
+            assert reply.info["samples"] == 6
+        found[least] = sum(int(reply.group("clusters")["counts"].sum()) for reply in replies.values())
+    assert found[1] == 18 >= found[3] > found[7] == 0
 
 
 def test_what_a_client_tells_are_means_of_its_novel_samples_embeddings(data: Dataset, tmp_path: Path) -> None:
