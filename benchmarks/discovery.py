@@ -1,9 +1,10 @@
 """How well the number of novel classes is estimated, on the embeddings of finished GAL runs.
 
-    python -m benchmarks.discovery RUN... [--estimators committee,ppm,macc,macc-pim] [--subsets]
+    python -m benchmarks.discovery RUN... [--estimators committee,ppm,macc,macc-pim] [--unfiltered] [--subsets]
 
 For each run the model of the end of known-class learning is taken, the clients cluster their unlabelled samples as in
 the discovery round, and every estimator is asked. True labels are looked at only afterwards, to count the true classes.
+With --unfiltered all unlabelled samples count as novel, so that the estimators alone are measured.
 With --subsets also for parts of the novel classes, so that one run gives several cases. Prints a line per case and the
 mean absolute error per estimator; the last line is JSON.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +37,7 @@ from fedwild.rng import Rng
 class Case:
     """A finished run before its first stage: what the server was told of known samples, and clients' novel ones."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, filtered: bool) -> None:
         experiment, server = run.experiment, run.server()
         assert isinstance(experiment.method, GAL), f"{run.path} is not a run of GAL"
         self.method, self.split, self.dataset = experiment.method, experiment.split, experiment.dataset
@@ -49,7 +51,7 @@ class Case:
         clients = sorted(client.name for client in self.split.clients)
         self.clients = [site.client(Job("local", step, "", name, names)) for name in clients]
         self.known = self._known()
-        self.novelty = self._novelty()
+        self.novelty = self._novelty() if filtered else math.inf
 
     def _known(self) -> KnownClasses:
         parts, labels = [], []
@@ -102,13 +104,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN")
     parser.add_argument("--estimators", default="committee,ppm,macc,macc-pim")
+    parser.add_argument("--unfiltered", action="store_true")
     parser.add_argument("--subsets", action="store_true")
     arguments = parser.parse_args()
     single_thread()
     names = arguments.estimators.split(",")
     rows: list[dict[str, Any]] = []
     for path in arguments.runs:
-        case = Case(Run(path))
+        case = Case(Run(path), filtered=not arguments.unfiltered)
         for classes in case.parts(arguments.subsets):
             rows.append(asked(case, classes, names))
             found = ", ".join(
