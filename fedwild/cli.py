@@ -41,6 +41,7 @@ app.add_typer(show_app, name="show")
 UsageProblem: Any = typer.BadParameter.__mro__[2]
 
 NARROW = 72
+WIDER = 14
 out = Console()
 err = Console(stderr=True)
 
@@ -600,12 +601,12 @@ def download_line(file: str, done: int, total: int | None) -> None:
 
 
 def show_result(done: Run, as_json: bool) -> None:
-    from fedwild.console import result_lines, result_table
+    from fedwild.console import extra_columns, result_lines, result_table
 
     if as_json:
         print(json.dumps(done.result))
         return
-    if out.width < NARROW:
+    if out.width < NARROW + WIDER * extra_columns(done.metrics):
         out.print("\n".join(result_lines(done.result)), highlight=False, markup=False, soft_wrap=True)
     else:
         out.print(result_table(done.result))

@@ -155,6 +155,11 @@ def shown(metrics: dict[str, Any]) -> dict[str, str]:
     return {**SHOWN, **{key: label for key, label in SHOWN_IF_THERE.items() if key in metrics}}
 
 
+def extra_columns(metrics: dict[str, Any]) -> int:
+    """How many figures are shown beside the usual ones."""
+    return len(shown(metrics)) - len(SHOWN)
+
+
 def size(count: float) -> str:
     """Bytes as people read them."""
     for unit in ("B", "kB", "MB", "GB"):

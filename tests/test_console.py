@@ -180,3 +180,14 @@ def test_a_client_without_a_loss_and_a_round_without_figures_are_shown() -> None
 
 def test_an_event_of_an_unknown_kind_is_passed_over() -> None:
     assert shown([{"event": "moon-phase"}]) == ""
+
+
+def test_numbers_of_things_are_shown_plainly_and_only_where_there_are_some() -> None:
+    from fedwild.console import extra_columns, figure, shown
+
+    assert figure("number_found", 3.0) == "3"
+    assert figure("novel_accuracy", 0.25) == "25.0 %"
+    assert figure("number_found", None) == "-"
+    assert "number_found" not in shown({"auroc": 0.5})
+    assert extra_columns({"auroc": 0.5}) == 0
+    assert extra_columns({"auroc": 0.5, "novel_accuracy": 0.5, "number_found": 2.0}) == 2

@@ -291,7 +291,7 @@ class GAL(FedAvg):
         self.grow(server, estimate)
         server.state.info["bias"] = self.first_bias(server)
         server.note(
-            f"{estimate.number} novel classes ({estimate.low} to {estimate.high}) in {pool.counts.sum()} samples: "
+            f"{counted(estimate.number)} ({estimate.low} to {estimate.high}) in {pool.counts.sum()} samples: "
             f"{', '.join(names)}"
         )
 
@@ -496,6 +496,11 @@ class NovelModel(ScoredModel):
         outputs[:, self.known :] -= self.bias
         details = {} if self.before is None else {"before": self.before(x).argmax(1)}
         return Prediction(outputs[:, : self.classes], self.score.of(outputs, self.classes), details)
+
+
+def counted(number: int) -> str:
+    """'1 novel class', '2 novel classes'."""
+    return f"{number} novel class{'' if number == 1 else 'es'}"
 
 
 def stage_of(step: Step) -> int:
