@@ -216,7 +216,8 @@ def test_the_head_grows_by_the_estimated_number(classes: int, data: Dataset, tmp
     assert [entry["name"] for entry in server.info["classes"][KNOWN:]] == [f"novel-{i + 1}" for i in range(classes)]
     assert server.info["state"]["estimates"][0]["number"] == classes
     assert "head.bias" not in server.group("model")
-    assert f"{classes} novel classes" in " ".join(notes(tmp_path / "run"))
+    words = "1 novel class (" if classes == 1 else f"{classes} novel classes ("
+    assert words in " ".join(notes(tmp_path / "run"))
 
 
 def test_the_registry_tells_when_and_in_whose_samples_a_class_was_found(data: Dataset, tmp_path: Path) -> None:
