@@ -38,7 +38,7 @@ class NovelTargets:
     """What the server tells of the stage's novel classes."""
 
     known: int
-    """Rows of the head before the novel ones: they are frozen."""
+    """Rows of the head before the novel ones; without rehearsal they are frozen."""
     prototypes: Tensor
     """Where the novel classes were found (C, d)."""
     stretch: Tensor

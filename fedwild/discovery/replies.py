@@ -13,7 +13,7 @@ from fedwild.payload import Payload
 
 
 def clusters_in(payload: Payload) -> Clusters:
-    """A reply's clusters, as copies: the reply is read again for the next pass."""
+    """A reply's clusters, as copies, so that the rest of the reply need not stay in memory."""
     group = payload.group("clusters")
     return Clusters(group["centroids"].double().numpy().copy(), group["counts"].numpy().copy())
 

@@ -3,12 +3,13 @@
 Known classes are learnt first, with a contrast of samples and class prototypes, which are the rows of a head without
 bias. Then, in each stage, clients cluster what they hold without labels and what looks like no known class, the server
 counts the classes in all clients' clusters, the head grows by a row for each, and clients learn them by the
-semantic-weighted loss while an average with the weights before keeps what is known.
+semantic-weighted loss while an average with the weights before keeps what is known. That is `gal-paper`; `gal` learns
+novel samples with the class of their nearest prototype, beside the labelled ones.
 
     known        rounds of cross-entropy + eta * contrast (Eq. 4)
     describe     what known samples look like: novelty threshold, radius between clusters, bias against novel rows
     discover-1   clusters of novel samples (Eq. 5-8); the head grows
-    novel-1      rounds of SWL (Eq. 9) and moving average (Eq. 10)
+    novel-1      rounds of SWL (Eq. 9) and moving average (Eq. 10), or of labels and rehearsal
     describe     and so on for every further stage
 """
 
@@ -345,7 +346,7 @@ class GAL(FedAvg):
     # --- learning it --------------------------------------------------------------------------------------
 
     def learn(self, payload: Payload, client: Client, rng: Rng) -> Payload:
-        """Train on the novel samples; the known rows stay, and the extractor goes back towards the anchor."""
+        """Train on the stage's samples. Without rehearsal known rows stay; with ema the extractor goes back again."""
         anchor, found = payload.group("anchor"), payload.group("found")
         known = len(anchor["head.weight"])
         before = client.task.network(anchor, known, self.bias, slot="before").eval()
@@ -433,6 +434,7 @@ class GAL(FedAvg):
         truth, logits = truth[rows], outcome.prediction.logits[rows]
         old = truth < known
         joint = gal_accuracy(logits.argmax(1), truth, range(known))
+        # Without a test sample nobody was asked what the model before would have said.
         before = closed_accuracy(outcome.prediction.details.get("before", outcome.truth)[rows][old], truth[old])
         # Told which samples are known and which novel, as tables of novel class learning often are.
         apart = logits[~old, known:].argmax(1) if logits.shape[1] > known else truth[~old] * 0
