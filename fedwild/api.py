@@ -87,7 +87,9 @@ class Run:
     @cached_property
     def settings(self) -> Config:
         """The settings, if they are still those that the run began with."""
-        changed = changes(self.folder.facts().get("config") or {}, json.loads(json.dumps(self.config.decisive())))
+        # Settings that were added to fedwild since then have their defaults.
+        then = resolve(self.folder.facts().get("config") or {}).decisive()
+        changed = changes(json.loads(json.dumps(then)), json.loads(json.dumps(self.config.decisive())))
         if changed:
             raise UserError(
                 f"{str(self.path / 'config.toml')!r} was changed since the run began: {'; '.join(changed)}. "
@@ -187,7 +189,7 @@ class Run:
         version = self._states().get(name)
         state = Payload() if version is None else Payload.read(state_file(self.folder.clients, name, version))
         nothing = Samples(torch.empty(0, *self.input_shape), torch.empty(0).long(), torch.empty(0).long())
-        return Client(name, self.task, server.step, server.classes.names, lambda part: nothing, (), state)
+        return Client(name, self.task, server.step, server.classes.names, lambda part: nothing, {}, state)
 
     def evaluate(self, workers: int | None = None) -> Evaluation:
         """Measure the run's model again, on the run's own test split."""

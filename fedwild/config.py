@@ -401,7 +401,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_quoted(str(k))} = {_toml(v)}" for k, v in value.items()) + " }"
+        return "{ " + ", ".join(f"{_quoted(str(k))} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     return _quoted(value) if isinstance(value, str) else repr(value)

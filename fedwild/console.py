@@ -24,7 +24,13 @@ SHOWN = {
     "oscr": "OSCR",
     "open_macro_f1": "open macro-F1",
 }
-SHOWN_IF_THERE = {"novel_accuracy": "novel accuracy", "number_found": "novel classes"}
+SHOWN_IF_THERE = {
+    "novel_accuracy": "novel accuracy",
+    "number_found": "novel classes",
+    "target_accuracy": "newcomer",
+    "source_accuracy": "others",
+    "global_accuracy": "both",
+}
 
 
 class RunDisplay:

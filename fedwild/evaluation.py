@@ -45,11 +45,12 @@ class Examiner:
         if self.method.is_personal(server):
             return self._personal(server, snapshot, states)
         outcome = self.common_outcome(server, snapshot, states)
-        return Evaluation(self.measure(server, outcome), self._by_part(server, outcome))
+        metrics = {**self.measure(server, outcome), **self._newcomer_figures(server, outcome)}
+        return Evaluation(metrics, self._by_part(server, outcome))
 
     def common_outcome(self, server: Server, snapshot: str, states: dict[str, int]) -> Outcome:
         """The answers of the predictor that all clients share, on the test set."""
-        self._calibrate(server, self._validation_scores(server, snapshot, states, server.clients))
+        self._calibrate(server, self._validation_scores(server, snapshot, states, self.method.members(server)))
         rows = range(0, len(self.split.test), TEST_ROWS)
         classes = server.classes.names
         jobs = [Job("test", server.step, snapshot, start=i, stop=i + TEST_ROWS, classes=classes) for i in rows]
@@ -111,7 +112,44 @@ class Examiner:
         outcomes = self.own_outcomes(server, snapshot, states, self.method.owners(server))
         by = dict(sorted((name, self.measure(server, outcome)) for name, outcome in outcomes))
         keys = next(iter(by.values()), {}).keys()
-        return Evaluation({key: float(np.mean([figures[key] for figures in by.values()])) for key in keys}, by)
+        metrics = {key: float(np.mean([figures[key] for figures in by.values()])) for key in keys}
+        return Evaluation({**metrics, **self._own_newcomer_figures(server, by)}, by)
+
+    def _arrived(self, server: Server) -> list[str]:
+        """The newcomers that are there by now, in the order in which they came."""
+        return [name for name in self.split.newcomers if name in server.clients]
+
+    def _newcomer_figures(self, server: Server, outcome: Outcome) -> dict[str, float]:
+        """Accuracy on the last newcomer's test data, on everybody else's, and on both (T-Acc, S-Acc, G-Acc).
+
+        The newcomer's classes that are not in the registry count as mistakes. Others' samples of classes that only the
+        newcomer brought are left out, so that accuracy before and after is on the same samples.
+        """
+        arrived = self._arrived(server)
+        if not arrived:
+            return {}
+        rows = {client.name: np.isin(self.split.test, client.test) for client in self.split.clients}
+        theirs = rows[arrived[-1]]
+        later = [rows[name] for name in self.split.newcomers if name not in arrived]
+        truth = self.method.truth(server, outcome).numpy()
+        right = outcome.prediction.logits.argmax(1).numpy() == truth
+        old = [i for i, entry in enumerate(server.classes.entries) if entry.origin != arrived[-1]]
+        source = np.isin(truth, old) & ~np.any([theirs, *later], axis=0)
+        parts = {"target_accuracy": theirs, "source_accuracy": source, "global_accuracy": source | theirs}
+        return {name: float(right[part].mean()) if part.any() else math.nan for name, part in parts.items()}
+
+    def _own_newcomer_figures(self, server: Server, by: dict[str, dict[str, float]]) -> dict[str, float]:
+        """The same where clients have predictors of their own: means over clients of the accuracy on their own data."""
+        arrived = self._arrived(server)
+        if not arrived or arrived[-1] not in by:
+            return {}
+        accuracy = {name: figures["closed_accuracy"] for name, figures in by.items()}
+        others = [value for name, value in accuracy.items() if name != arrived[-1]]
+        return {
+            "target_accuracy": accuracy[arrived[-1]],
+            "source_accuracy": float(np.mean(others)) if others else math.nan,
+            "global_accuracy": float(np.mean(list(accuracy.values()))),
+        }
 
     def outcome(self, server: Server, answers: list[Payload], threshold: float, rows: np.ndarray) -> Outcome:
         """The answers for these rows of the test data put together, decided and set beside the truth."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,16 @@ import numpy as np
 import torch
 
 from fedwild.config import Config
-from fedwild.data import DATASETS, Dataset, Split, load, make_split, samples_of
+from fedwild.data import (
+    DATASETS,
+    Dataset,
+    Split,
+    admitted,
+    load,
+    make_split,
+    samples_of,
+    with_newcomers,
+)
 from fedwild.data.split import chosen_partition
 from fedwild.errors import UserError
 from fedwild.initial import Initial
@@ -49,17 +58,33 @@ class Experiment:
 
 
 def prepare(config: Config, split: Split | None = None, progress: Download | None = None) -> Experiment:
-    """Load the data and build the parts; `split` is given when a run goes on. Bad input ends here, before any file."""
+    """Load the data and build the parts; `split` is given when a run goes on. Bad input ends here, before any file.
+
+    Newcomers that a given split does not have are added to it.
+    """
     dataset = load(config.data, config.seed, progress)
     name, params = chosen_partition(dataset, config.partition.name, config.partition.params)
     if split is None:
         given = params.model_dump()
         split = make_split(dataset, config.data, name, given, config.federation.clients, config.seed)
+        check_newcomer_names(config.data.newcomers, split)
+    dataset = with_newcomers(dataset, config.data, config.seed, progress)
+    split = admitted(split, dataset, config.data, config.seed)
     config = config.resolved(
         model=default_model(dataset.input_shape),
-        data={"name": absolute_paths(config.data.name), "known": list(split.known)},
+        data={
+            "name": absolute_paths(config.data.name),
+            "known": list(split.known),
+            "newcomers": {
+                name: {**settings.model_dump(), "name": absolute_paths(settings.name)}
+                for name, settings in config.data.newcomers.items()
+            },
+        },
         partition={"name": name, **params.model_dump()},
-        federation={"clients": len(split.clients), "start_from": absolute_folder(config.federation.start_from)},
+        federation={
+            "clients": len(split.clients) - len(config.data.newcomers),
+            "start_from": absolute_folder(config.federation.start_from),
+        },
     )
     assert config.model is not None
     check_clients(config, split)
@@ -69,7 +94,7 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
     # One sample shows what is wrong with normalisation or augmentation.
     samples_of(dataset, np.zeros(1, dtype=np.int64), data=config.data)
     method = config.make_method()
-    arrivals_of(config.federation.arrivals, steps_of(method))
+    arrivals_of({**method.arrivals(split.newcomers), **config.federation.arrivals}, steps_of(method))
     method.check_network(network)
     if "objective" in method.composes:
         method.objective.check(network)  # type: ignore[attr-defined]
@@ -113,6 +138,14 @@ def built(task: Task, outputs: int) -> Network:
     except (RuntimeError, MemoryError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"model.name = {task.model!r} with {task.model_params} cannot be built: {reason}") from None
+
+
+def check_newcomer_names(newcomers: Iterable[str], split: Split) -> None:
+    """Refuse a newcomer that is called as a client is who is there already."""
+    there = {client.name for client in split.clients}
+    for name in newcomers:
+        if name in there:
+            raise UserError(f"newcomer {name!r}: a client of the federation has this name; give it another (--name).")
 
 
 def check_clients(config: Config, split: Split) -> None:

@@ -56,8 +56,10 @@ class Federation:
         self._names = tuple(sorted(client.name for client in clients))
         self._loads = {client.name: len(client.train) + len(client.unlabelled) for client in clients}
         self.rng = Rng(experiment.config.seed)
-        self.steps = steps_of(self.method)
-        self._arrivals = arrivals_of(experiment.config.federation.arrivals, self.steps)
+        self._first = int(folder.facts().get("first_index", 0))
+        self.steps = steps_of(self.method, self._first)
+        arrivals = {**self.method.arrivals(experiment.split.newcomers), **experiment.config.federation.arrivals}
+        self._arrivals = arrivals_of(arrivals, self.steps)
 
     def run(self) -> dict[str, Any]:
         """Go on to the end; returns the final result. A failing disk becomes one sentence."""
@@ -84,7 +86,7 @@ class Federation:
             cleanup.callback(self._log.close)
             self._clock = time.perf_counter()
             server, ledger = self._restore()
-            for step in self.steps[ledger.next_index :]:
+            for step in self.steps[ledger.next_index - self._first :]:
                 server = self._step(server, ledger, step)
             return self._finish(server, ledger)
 
@@ -99,16 +101,13 @@ class Federation:
         payload = self.folder.last_checkpoint()
         start = Step("start", 0, 0)
         if payload is None:
-            ledger = Ledger()
+            ledger = Ledger(next_index=self._first)
+            initial = self._initial()
             server = Server(
-                self.experiment.task,
-                ClassRegistry.of(self.experiment.split.known),
-                start,
-                self.rng.child("start"),
-                self._names,
+                self.experiment.task, self._first_classes(initial), start, self.rng.child("start"), self._names
             )
-            server.public = self._public()
-            server.initial = self._initial()
+            server.public, server.newcomers = self._public(), self.experiment.split.newcomers
+            server.initial = initial
             with server.rng.seeded("start"):
                 self.method.start(server)
         else:
@@ -118,8 +117,8 @@ class Federation:
             server = self._revived(payload)
         self.folder.drop_lost_states(ledger.next_index - 1)
         self._saved_states = dict(ledger.states)
-        resumed = self.folder.events.stat().st_size > 0
-        self._tell("resume" if resumed else "start", next_index=ledger.next_index, rounds=len(self.steps))
+        resumed = self.folder.events.stat().st_size > int(self.folder.facts().get("inherited_bytes", 0))
+        self._tell("resume" if resumed else "start", next_index=ledger.next_index, rounds=self._first + len(self.steps))
         for text in self.experiment.notes:
             self._tell("note", text=text)
         for text in starting_notes(server):
@@ -129,8 +128,20 @@ class Federation:
     def _revived(self, payload: Payload) -> Server:
         """The server that a checkpoint holds."""
         server = Server.from_payload(payload, self.experiment.task, self.rng)
-        server.public = self._public()
+        server.public, server.newcomers = self._public(), self.experiment.split.newcomers
         return server
+
+    def _first_classes(self, initial: Initial | None) -> ClassRegistry:
+        """The classes to begin with: those that are known, and where the registry grows, all of the earlier run's."""
+        dealt = self.experiment.split.known
+        grows = self.method.grows and initial is not None
+        registry = ClassRegistry(list(initial.registry.entries)) if initial and grows else ClassRegistry()
+        for name in dealt:
+            registry.add(name, "known", since=0)
+        if not self.method.grows:
+            for name, newcomer in self.experiment.split.brought.items():
+                registry.add(name, newcomer, since=self._first)
+        return registry
 
     def _initial(self) -> Initial | None:
         """The earlier run's model, if it is still the one that this run was made to begin with."""
@@ -184,7 +195,7 @@ class Federation:
             "method": config.method.name,
             "data": config.data.name,
             "seed": config.seed,
-            "rounds": len(self.steps),
+            "rounds": self._first + len(self.steps),
             "clients": len(self._names),
             "classes": list(server.classes.names),
             "metrics": ledger.evaluation.metrics,
@@ -214,7 +225,7 @@ class Federation:
     def _round(self, server: Server, ledger: Ledger, step: Step) -> None:
         begin = time.perf_counter()
         federation = self.experiment.config.federation
-        present = [name for name in self._names if self._arrivals.get(name, 0) <= step.index]
+        present = [name for name in self._names if self._arrivals.get(name, self._first) <= step.index]
         server.clients = tuple(present)
         chosen = self.method.participants(server, present, federation.participation, server.rng) if present else []
         self._tell("round-start", phase=step.phase, round=step.round, index=step.index, clients=len(chosen))

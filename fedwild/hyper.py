@@ -65,7 +65,12 @@ def problems(error: ValidationError, settings: type[Hyper], values: Mapping[str,
     for detail in error.errors():
         key = str(detail["loc"][0]) if detail["loc"] else ""
         path = f"{section}.{key}" if section and key else section or key
-        if detail["type"] == "extra_forbidden":
+        nested = ".".join([section, *map(str, detail["loc"])])
+        if detail["type"] == "extra_forbidden" and len(detail["loc"]) > 1:
+            sentences[nested] = f"{nested} is not a setting."
+        elif detail["type"] == "missing" and len(detail["loc"]) > 1:
+            sentences[nested] = f"{nested} is missing."
+        elif detail["type"] == "extra_forbidden":
             sentences[path] = unknown_key(path, key, allowed)
         elif key not in allowed:
             sentences[path] = f"{path}: {_plain(detail['msg'])}."

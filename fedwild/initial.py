@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from fedwild.classes import ClassRegistry
 from fedwild.payload import Payload
 from fedwild.task import copied, weights_of
 
@@ -25,10 +26,15 @@ class Initial:
     """An earlier run's global model."""
 
     weights: dict[str, Tensor]
-    classes: tuple[str, ...]
-    """Names of the head's first rows; the rows after them are outputs that an objective added."""
+    registry: ClassRegistry
+    """The classes of the head's first rows; the rows after them are outputs that an objective added."""
     origin: str
     """Which run it is from, for the log."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes' names."""
+        return self.registry.names
 
     @cached_property
     def fingerprint(self) -> str:

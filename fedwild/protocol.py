@@ -73,6 +73,8 @@ class Server:
     state: Payload = field(default_factory=Payload)
     thresholds: dict[str, float] = field(default_factory=dict)
     public: Samples | None = None
+    newcomers: tuple[str, ...] = ()
+    """The clients that are no members yet when the run begins, in the order in which they arrive."""
     initial: Initial | None = None
     """For `Method.start` alone: the earlier run's model to begin with."""
     notes: list[str] = field(default_factory=list)
@@ -119,8 +121,8 @@ class Client:
     """The server's classes, in the order of their ids."""
     view: Callable[..., Samples]
     """A part of the client's data by name; of the unlabelled samples also those of one stage."""
-    labels: tuple[str, ...]
-    """Names of the classes this client has labelled samples of, some of which the server may not know yet."""
+    labels: Mapping[str, int]
+    """How many labelled training samples it has of each class, by name; the server may not know some of them yet."""
     state: Payload = field(default_factory=Payload)
     """Durable: what is left here by one round is here in the next, also after a crash and resume."""
     notes: list[str] = field(default_factory=list)
@@ -236,6 +238,8 @@ class Method(ABC):
     """Whether `start` can begin with another run's global model, as `initial_weights` does."""
     needs_public: ClassVar[bool] = False
     """Whether the server must have public unlabelled data."""
+    grows: ClassVar[bool] = False
+    """Whether classes that newcomers bring join the registry in the run; without it they are in it from the start."""
     digits: ClassVar[dict[str, dict[str, Any]]] = {}
     """Settings, by section, that suit the embedded digits when the user names none."""
 
@@ -267,6 +271,10 @@ class Method(ABC):
 
     def start(self, server: Server) -> None:
         """Put the initial state into `server.state`. Draws come from `server.rng`."""
+
+    def arrivals(self, newcomers: Sequence[str]) -> dict[str, int | str]:
+        """Since which round or phase newcomers are there, where the user does not say: by default from the first on."""
+        return {}
 
     def wants(self, server: Server) -> bool:
         """Whether the round `server.step` should take place; False skips it (converged, nothing to adapt to)."""
@@ -314,6 +322,14 @@ class Method(ABC):
         None has the engine choose the one that accepts most known validation samples.
         """
         return None
+
+    def members(self, server: Server) -> Sequence[str]:
+        """Whose validation samples set the common threshold: the clients that were there in the last round."""
+        return server.clients
+
+    def weights(self, server: Server) -> dict[str, Tensor]:
+        """The global model that another run may begin with; nothing where there is none."""
+        return server.state.group("model")
 
     def owners(self, server: Server) -> Sequence[str]:
         """For personal methods: the clients that have a predictor of their own by now."""

@@ -112,7 +112,7 @@ def carried(earlier: Initial, fresh: dict[str, Tensor], classes: tuple[str, ...]
 def test_head_rows_go_by_class_name_and_new_classes_keep_their_fresh_rows(
     classes: tuple[str, ...], rows: list[float]
 ) -> None:
-    earlier = Initial(head(1, 2, 3), ("a", "b", "c"), "there")
+    earlier = Initial(head(1, 2, 3), ClassRegistry.of(("a", "b", "c")), "there")
     assert carried(earlier, head(*(-1.0 - i for i in range(len(classes)))), classes) == rows
 
 
@@ -122,23 +122,23 @@ def test_head_rows_go_by_class_name_and_new_classes_keep_their_fresh_rows(
     ids=["no added output", "fewer", "as many", "more"],
 )
 def test_added_outputs_are_carried_over_only_if_there_are_as_many(outputs: int, rows: list[float]) -> None:
-    earlier = Initial(head(1, 2, 3, 8, 9), ("a", "b", "c"), "there")
+    earlier = Initial(head(1, 2, 3, 8, 9), ClassRegistry.of(("a", "b", "c")), "there")
     assert carried(earlier, head(*(-1.0 - i for i in range(outputs))), ("c", "a")) == rows
 
 
 def test_an_added_output_that_the_earlier_run_did_not_have_is_fresh() -> None:
-    assert carried(Initial(head(1, 2), ("a", "b"), "there"), head(-1, -2, -3), ("b", "a")) == [2, 1, -3]
+    assert carried(Initial(head(1, 2), ClassRegistry.of("ab"), "there"), head(-1, -2, -3), ("b", "a")) == [2, 1, -3]
 
 
 def test_a_head_without_bias_is_one_of_bias_zero() -> None:
     weights = head(1, 2)
     del weights["head.bias"]
-    onto = Initial(weights, ("a", "b"), "there").onto(head(-1, -2), ("b", "x"))
+    onto = Initial(weights, ClassRegistry.of(("a", "b")), "there").onto(head(-1, -2), ("b", "x"))
     assert onto["head.bias"].tolist() == [0.0, -200.0]
 
 
 def test_what_is_carried_over_is_a_copy() -> None:
-    earlier, fresh = Initial(head(1, 2), ("a", "b"), "there"), head(-1, -2)
+    earlier, fresh = Initial(head(1, 2), ClassRegistry.of(("a", "b")), "there"), head(-1, -2)
     for tensor in earlier.onto(fresh, ("a", "x")).values():
         tensor.zero_()
     assert equal(earlier.weights, head(1, 2))
@@ -150,7 +150,7 @@ def test_without_an_earlier_run_the_weights_are_a_new_networks() -> None:
     server = Server(task, ClassRegistry.of(["a", "b"]), Step("start", 0, 0), Rng(5))
     fresh = weights_of(task.build(3, Rng(5)))
     assert equal(initial_weights(server, 3), fresh)
-    server.initial = Initial(weights_of(task.build(2, Rng(6))), ("b", "z"), "there")
+    server.initial = Initial(weights_of(task.build(2, Rng(6))), ClassRegistry.of(("b", "z")), "there")
     mixed = initial_weights(server, 3)
     assert torch.equal(mixed["head.weight"][1], server.initial.weights["head.weight"][0])
     assert torch.equal(mixed["head.weight"][[0, 2]], fresh["head.weight"][[0, 2]])

@@ -4,9 +4,9 @@ from fedwild.data.dataset import Dataset
 from fedwild.data.partition import PARTITIONS, PartitionEntry, default_partition, parse_partition
 from fedwild.data.picture import class_counts, png_picture, terminal_picture
 from fedwild.data.samples import NO_CLASS, Samples, samples_of
-from fedwild.data.settings import DataSettings, PartitionSettings
-from fedwild.data.sources import DATASETS, DataEntry, data_names, load, prepare
-from fedwild.data.split import ClientSplit, Split, make_split
+from fedwild.data.settings import DataSettings, NewcomerSettings, PartitionSettings
+from fedwild.data.sources import DATASETS, DataEntry, check_names, data_names, load, prepare, with_newcomers
+from fedwild.data.split import ClientSplit, Split, admitted, make_split
 
 __all__ = [
     "DATASETS",
@@ -16,10 +16,13 @@ __all__ = [
     "DataEntry",
     "DataSettings",
     "Dataset",
+    "NewcomerSettings",
     "PartitionEntry",
     "PartitionSettings",
     "Samples",
     "Split",
+    "admitted",
+    "check_names",
     "class_counts",
     "data_names",
     "default_partition",
@@ -30,4 +33,5 @@ __all__ = [
     "prepare",
     "samples_of",
     "terminal_picture",
+    "with_newcomers",
 ]

@@ -21,12 +21,34 @@ Count = Annotated[int, Field(ge=0, strict=True)]
 Positive = Annotated[int, Field(ge=1)]
 
 
+class NewcomerSettings(Hyper):
+    """A client that brings data of its own, under its own names for classes."""
+
+    name: str = Field(
+        description="Its data: a path to an image folder, .npz or .csv, or a data set's name.", min_length=1
+    )
+    classes: Names | None = Field(None, description="Only these of its classes, by its own names; without it, all.")
+    domains: Names | None = Field(None, description="Only these of its domains, if its data has several.")
+    labels: dict[str, str] = Field(
+        default_factory=dict, description="Its own name of a class = the name that the federation has for it."
+    )
+    resize: bool = Field(False, description="Convert its images to the federation's size and number of channels.")
+    train_samples: Positive | None = Field(None, description="At most this many training samples, at random.")
+    test_samples: Positive | None = Field(None, description="At most this many test samples, at random.")
+    welcomed: bool = Field(False, description="It is a member already when the run begins.")
+
+
 class DataSettings(Hyper):
     """Which data, which of its classes are known, and how samples become inputs."""
 
     name: str | list[str] = Field(
         "digits",
         description="Data set name, several (each a domain), or a path to your image folder, .npz or .csv.",
+    )
+    domains: Names | None = Field(None, description="Only these domains of the data; without it, all.")
+    newcomers: dict[str, NewcomerSettings] = Field(
+        default_factory=dict,
+        description="Clients with data of their own, by name: table with name, classes, labels ...",
     )
     known: Names | Count | Literal["all"] | None = Field(
         None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,6 +49,21 @@ class Split:
     public_from: Literal["train", "test"]
     stages: tuple[int, ...] = ()
     """How many of the novel classes turn up in each stage, in order; nothing: all in the first."""
+    newcomers: tuple[str, ...] = ()
+    """The clients that are no members yet when the run begins, in the order in which they arrive."""
+
+    @property
+    def brought(self) -> dict[str, str]:
+        """The classes that are not known but that newcomers have, and the first newcomer that has each."""
+        held = {client.name: client.known for client in self.clients}
+        pairs = [(label, name) for name in reversed(self.newcomers) for label in reversed(held[name])]
+        return {label: name for label, name in reversed(dict(pairs).items()) if label not in self.known}
+
+    @property
+    def home_test(self) -> np.ndarray:
+        """The rows of `test` that are not a newcomer's."""
+        theirs = [client.test for client in self.clients if client.name in self.newcomers]
+        return np.setdiff1d(self.test, np.concatenate(theirs)) if theirs else self.test
 
     @property
     def novel_by_stage(self) -> tuple[tuple[str, ...], ...]:
@@ -70,8 +85,12 @@ class Split:
         return client.unlabelled[turn == stage]
 
     def save(self, path: str | Path) -> None:
-        """One .npz: each part of all clients end to end, with lengths (clients, 4); -1 for the whole test."""
-        lengths = np.array([[self._stored_length(c, part) for part in _PARTS] for c in self.clients], dtype=np.int64)
+        """One .npz: each part of all clients end to end, with lengths (clients, 4).
+
+        Length -1 stands for the whole test, -2 for all of it that is not a newcomer's.
+        """
+        wholes = {-1: self.test, -2: self.home_test}
+        lengths = np.array([[_stored_length(c, part, wholes) for part in _PARTS] for c in self.clients], dtype=np.int64)
         arrays = {
             "about": pack_json(
                 {
@@ -82,10 +101,12 @@ class Split:
                     "unknown": self.unknown,
                     "public_from": self.public_from,
                     "stages": self.stages,
+                    "newcomers": self.newcomers,
                 }
             ),
             "lengths": lengths.reshape(len(self.clients), len(_PARTS)),
             "all_test": self.test,
+            "home_test": self.home_test,
             "public": self.public,
         }
         for column, part in enumerate(_PARTS):
@@ -102,22 +123,20 @@ class Split:
             if about["format"] != FORMAT:
                 raise UserError(f"{path} is a split of format {about['format']}, this version reads {FORMAT}.")
             test = arrays["all_test"]
-            columns = [_cut(arrays[part], arrays["lengths"][:, i], test) for i, part in enumerate(_PARTS)]
+            wholes = {-1: test, -2: arrays.get("home_test", test)}
+            columns = [_cut(arrays[part], arrays["lengths"][:, i], wholes) for i, part in enumerate(_PARTS)]
             clients = tuple(
                 ClientSplit(client["name"], train, validation, unlabelled, own_test, tuple(client["known"]))
                 for client, train, validation, unlabelled, own_test in zip(about["clients"], *columns, strict=True)
             )
             roles = (tuple(about["known"]), tuple(about["novel"]), tuple(about["unknown"]))
             stages = tuple(int(count) for count in about.get("stages", ()))
-            return Split(clients, *roles, test, arrays["public"], about["public_from"], stages)
+            newcomers = tuple(about.get("newcomers", ()))
+            return Split(clients, *roles, test, arrays["public"], about["public_from"], stages, newcomers)
         except (KeyError, ValueError, IndexError, TypeError) as problem:
             raise UserError(
                 f"{path} is not a split written by fedwild ({type(problem).__name__}: {problem})."
             ) from None
-
-    def _stored_length(self, client: ClientSplit, part: str) -> int:
-        rows = getattr(client, part)
-        return -1 if part == "test" and np.array_equal(rows, self.test) else len(rows)
 
 
 def make_split(
@@ -168,6 +187,33 @@ def make_split(
         data.public_from,
         tuple(data.stages),
     )
+
+
+def admitted(split: Split, dataset: Dataset, data: DataSettings, seed: int = 0) -> Split:
+    """The split with the clients of data.newcomers that it does not have yet; everybody else's rows stay."""
+    there = {client.name for client in split.clients}
+    clients, test = list(split.clients), [split.test]
+    for name in data.newcomers:
+        if name in there:
+            continue
+        client = _newcomer(dataset, data, name, _rng(seed, f"client {name}"))
+        clients.append(client)
+        test.append(client.test)
+    newcomers = tuple(name for name, settings in data.newcomers.items() if not settings.welcomed)
+    return replace(split, clients=tuple(clients), test=np.sort(np.concatenate(test)), newcomers=newcomers)
+
+
+def _newcomer(dataset: Dataset, data: DataSettings, name: str, rng: np.random.Generator) -> ClientSplit:
+    """All of its rows are labelled; some are kept for validation."""
+    # Newcomers are the last domains, in their order.
+    number = len(dataset.domains) - len(data.newcomers) + list(data.newcomers).index(name)
+    rows = np.nonzero(dataset.domain_train.numpy() == number)[0]
+    order = rng.permutation(rows)
+    validation, train = np.split(order, [_share(data.validation, len(order))])
+    test = np.nonzero(dataset.domain_test.numpy() == number)[0]
+    labels = np.unique(dataset.y_train.numpy()[rows])
+    known = tuple(dataset.classes[label] for label in labels)
+    return ClientSplit(name, np.sort(train), np.sort(validation), np.zeros(0, dtype=np.int64), test, known)
 
 
 def chosen_partition(dataset: Dataset, text: str | None, params: dict[str, Any]) -> tuple[str, Hyper]:
@@ -267,12 +313,19 @@ def _rows_of(y: np.ndarray, classes: tuple[str, ...], names: tuple[str, ...]) ->
     return np.nonzero(np.isin(y, _ids(classes, names)))[0].astype(np.int64)
 
 
-def _cut(rows: np.ndarray, lengths: np.ndarray, whole: np.ndarray) -> list[np.ndarray]:
-    """Undo the concatenation; length -1 stands for `whole`."""
+def _stored_length(client: ClientSplit, part: str, wholes: dict[int, np.ndarray]) -> int:
+    """How many of a client's rows are written out, or the sign of a whole that they are."""
+    rows = getattr(client, part)
+    signs = [sign for sign, whole in wholes.items() if part == "test" and np.array_equal(rows, whole)]
+    return signs[0] if signs else len(rows)
+
+
+def _cut(rows: np.ndarray, lengths: np.ndarray, wholes: dict[int, np.ndarray]) -> list[np.ndarray]:
+    """Undo the concatenation; negative lengths stand for whole tests."""
     ends = np.cumsum(np.maximum(lengths, 0))
     if len(lengths) and ends[-1] != len(rows):
         raise ValueError("lengths and rows disagree")
-    return [whole if n < 0 else rows[end - n : end] for n, end in zip(lengths, ends, strict=True)]
+    return [wholes[int(n)] if n < 0 else rows[end - n : end] for n, end in zip(lengths, ends, strict=True)]
 
 
 def _share(fraction: float, count: int) -> int:

@@ -133,14 +133,14 @@ class Site:
             step=job.step,
             classes=job.classes,
             view=view,
-            labels=self._label_names(split.train),
+            labels=self._label_counts(split.train),
             state=Payload() if job.state is None else Payload.read(state_file(self.states, job.client, job.state)),
         )
 
-    def _label_names(self, rows: np.ndarray) -> tuple[str, ...]:
-        """The names of the classes among these training rows."""
-        counts = np.bincount(self.dataset.y_train.numpy()[rows], minlength=len(self.dataset.classes))
-        return tuple(name for name, count in zip(self.dataset.classes, counts, strict=True) if count)
+    def _label_counts(self, rows: np.ndarray) -> dict[str, int]:
+        """How many of these training rows each class has, by name."""
+        counts = np.bincount(self.dataset.y_train.numpy()[rows], minlength=len(self.dataset.classes)).tolist()
+        return {name: count for name, count in zip(self.dataset.classes, counts, strict=True) if count}
 
     def _keep(self, state: bytes, job: Job) -> int:
         """Write the client's state as a new version; old versions stay until the round is committed."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
-from fedwild.classes import ClassRegistry
 from fedwild.config import Part, changes, resolve, starters
 from fedwild.errors import BadReply, UserError
 from fedwild.initial import Initial
 from fedwild.payload import check_like
+from fedwild.protocol import Server
+from fedwild.rng import Rng
 from fedwild.runs.folder import RunFolder
 from fedwild.task import Task
 
@@ -34,27 +34,24 @@ def earlier_model(path: str, model: Part, task: Task) -> Initial:
 def _read(folder: RunFolder, model: Part, task: Task) -> Initial:
     if folder.result() is None:
         raise UserError(f"that run is unfinished: `fedwild resume {folder.path}` it first.")
-    facts, server = folder.facts(), folder.server()
-    method = facts["config"]["method"]["name"]
-    weights = server.group("model")
+    facts, config = folder.facts(), resolve(folder.facts()["config"])
+    server, method = Server.from_payload(folder.server(), task, Rng(config.seed)), config.method.name
+    weights = config.make_method().weights(server)
     if "head.weight" not in weights:
         raise UserError(
             f"a run of method {method!r} has no single global model: take one of a method that has, "
             f"such as {', '.join(starters())}."
         )
-    _check_same_network(facts["config"]["model"], model)
+    _check_same_network(config.model, model)
     shape = tuple(facts["input"]["shape"])
     if shape != task.input_shape:
         raise UserError(f"its samples have shape {shape}, and here they have {task.input_shape}: they must agree.")
     _check_tensors_fit(weights, task)
-    classes = ClassRegistry.from_json(server.info["classes"]).names
-    last = server.info["step"]["index"] + 1
-    return Initial(weights, classes, f"{folder.path} (method {method}, round {last})")
+    return Initial(weights, server.classes, f"{folder.path} (method {method}, round {server.step.index + 1})")
 
 
-def _check_same_network(table: dict[str, Any], model: Part) -> None:
+def _check_same_network(then: Part | None, model: Part) -> None:
     """Refuse another network, or the same with other settings."""
-    then = resolve({"model": table}).model
     before, now = then.table() if then else {}, model.table()
     if before.get("name") != now["name"]:
         # The settings of another network would only add to the sentence.

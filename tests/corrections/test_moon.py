@@ -39,7 +39,7 @@ def split(data: Any) -> Any:
 
 def client_of(task: Task, state: Payload | None = None) -> Client:
     view: Any = None
-    return Client("client-00", task, Step("train", 1, 1), ("a", "b", "c"), view, (), state or Payload())
+    return Client("client-00", task, Step("train", 1, 1), ("a", "b", "c"), view, {}, state or Payload())
 
 
 def batch() -> Tensor:

@@ -142,7 +142,7 @@ def test_what_is_merged_shares_no_memory_with_the_anchor() -> None:
 
 def client_with(state: Payload) -> Client:
     view: Any = None
-    return Client("client-00", TASK, Step("novel-1", 0, 0), tuple("abcde"), view, (), state)
+    return Client("client-00", TASK, Step("novel-1", 0, 0), tuple("abcde"), view, {}, state)
 
 
 def steering_of(correction: str, model: Network) -> Steering:

@@ -408,7 +408,7 @@ def test_replies_must_have_what_was_trained_in_the_present_widths(data: Any, tmp
 
 
 def client_at(index: int, state: Payload) -> Client:
-    return Client("a", PLAIN, Step("train", index, index), ("a", "b"), view=lambda part: None, labels=(), state=state)  # type: ignore[arg-type,return-value]
+    return Client("a", PLAIN, Step("train", index, index), ("a", "b"), view=lambda part: None, labels={}, state=state)  # type: ignore[arg-type,return-value]
 
 
 def test_only_a_client_matched_in_the_round_before_with_its_model_of_it_goes_on_with_its_own(data: Any) -> None:
@@ -508,6 +508,6 @@ def test_a_residual_network_is_refused_before_anything_is_written(refused: Refus
 
 def test_it_can_begin_with_another_runs_model(data: Any) -> None:
     server = server_at(PLAIN, 0)
-    server.initial = Initial(weights_of(PLAIN.build(2, Rng(9))), ("a", "b"), "elsewhere")
+    server.initial = Initial(weights_of(PLAIN.build(2, Rng(9))), ClassRegistry.of(("a", "b")), "elsewhere")
     method_of(data).start(server)
     assert torch.equal(server.state.group("model")["head.weight"], server.initial.weights["head.weight"])

@@ -354,7 +354,7 @@ def test_an_unknown_output_that_was_trained_before_is_kept(rounds: int, data: Da
     settings = {"method": {**EVERYTHING, "rounds": rounds}}
     federation = Federation(data, uneven(data), tmp_path, settings)
     weights = {name: torch.randn_like(t) for name, t in federation.server.state.group("model").items()}
-    federation.server.initial = Initial(weights, federation.server.classes.names, "an earlier run")
+    federation.server.initial = Initial(weights, federation.server.classes, "an earlier run")
     federation.method.start(federation.server)
     if rounds:
         federation.merge(federation.replies())

@@ -32,14 +32,16 @@ def load(settings: DataSettings, seed: int = 0, progress: Progress | None = None
     names = settings.names
     raws = []
     for number, name in enumerate(names):
-        raw = with_test(_load_one(name, settings, progress), settings.test_fraction, name)
+        raw = with_test(load_one(name, settings, progress), settings.test_fraction, name)
         rng = np.random.default_rng([seed, 11, number])
-        raws.append(_subsample(raw, settings, rng))
+        raws.append(subsample(raw, settings, rng))
+    raws = _only_wanted_domains(raws, settings.domains)
     label = names[0] if len(names) == 1 else "+".join(_short(name) for name in names)
     return _merge(label, _converted(raws, names, settings))
 
 
-def _load_one(name: str, settings: DataSettings, progress: Progress | None) -> Raw:
+def load_one(name: str, settings: DataSettings, progress: Progress | None) -> Raw:
+    """One named data set, or the user's own files."""
     if is_synthetic(name):
         return load_synthetic(name)
     if name == "digits":
@@ -69,7 +71,39 @@ def _load_path(name: str, settings: DataSettings) -> Raw:
     raise unknown_name("data.name: data set or path", name, DATASETS)
 
 
-def _subsample(raw: Raw, settings: DataSettings, rng: np.random.Generator) -> Raw:
+def only_domains(raw: Raw, names: list[str] | None, where: str) -> Raw:
+    """The samples of these domains, or all."""
+    if names is None:
+        return raw
+    for name in names:
+        if name not in raw.domains:
+            raise unknown_name(f"{where}.domains: domain", name, raw.domains)
+    kept = [i for i, name in enumerate(raw.domains) if name in names]
+    place = np.full(len(raw.domains), -1, dtype=np.int64)
+    place[kept] = np.arange(len(kept))
+
+    def part_of(part: Part) -> Part:
+        part = part.rows(np.nonzero(place[part.domain] >= 0)[0])
+        return replace(part, domain=place[part.domain])
+
+    test = None if raw.test is None else part_of(raw.test)
+    return replace(raw, train=part_of(raw.train), test=test, domains=tuple(raw.domains[i] for i in kept))
+
+
+def _only_wanted_domains(raws: list[Raw], names: list[str] | None) -> list[Raw]:
+    """The sources that have domains of these names, reduced to them."""
+    if names is None:
+        return raws
+    there = [domain for raw in raws for domain in raw.domains]
+    for name in names:
+        if name not in there:
+            raise unknown_name("data.domains: domain", name, there)
+    wanted = [[name for name in raw.domains if name in names] for raw in raws]
+    return [only_domains(raw, some, "data") for raw, some in zip(raws, wanted, strict=True) if some]
+
+
+def subsample(raw: Raw, settings: DataSettings, rng: np.random.Generator) -> Raw:
+    """At most train_samples and test_samples of each domain."""
     train = _at_most(raw.train, settings.train_samples, rng)
     test = None if raw.test is None else _at_most(raw.test, settings.test_samples, rng)
     return replace(raw, train=train, test=test)
