@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Answers", "Run", "UserError", "__version__", "resume", "run"]
+__all__ = ["Answers", "Run", "UserError", "__version__", "resume", "run", "welcome"]
 
 if TYPE_CHECKING:
     from fedwild.api import Answers, Run, resume, run
+    from fedwild.arrival import welcome
     from fedwild.errors import UserError
 
 
@@ -18,6 +19,10 @@ def __getattr__(name: str) -> Any:
         from fedwild import api
 
         return getattr(api, name)
+    if name == "welcome":
+        from fedwild.arrival import welcome
+
+        return welcome
     if name == "UserError":
         from fedwild.errors import UserError
 

@@ -84,6 +84,11 @@ class Run:
     def events(self) -> list[dict[str, Any]]:
         return read_events(self.folder.events)
 
+    def findings(self, what: str | None = None) -> list[dict[str, Any]]:
+        """Figures that the method put into the log, such as the `discovery` of what a newcomer brings."""
+        found = [event for event in self.events() if event["event"] == "finding"]
+        return [event for event in found if what in (None, event["what"])]
+
     @cached_property
     def settings(self) -> Config:
         """The settings, if they are still those that the run began with."""
@@ -325,7 +330,19 @@ def start(config: Config, out: Path | None, listener: Listener) -> Run:
     def downloading(file: str, done: int, total: int | None) -> None:
         listener({"event": "download", "file": file, "done": done, "total": total})
 
-    experiment = prepare(config, progress=downloading)
+    return begin(prepare(config, progress=downloading), out, listener)
+
+
+def begin(
+    experiment: Experiment,
+    out: Path | None,
+    listener: Listener,
+    history: Mapping[str, Any] | None = None,
+    events: bytes = b"",
+) -> Run:
+    """Make an experiment's run folder and run in it. `history` are facts about the run that it goes on from, and
+    `events` that run's log."""
+    config = experiment.config
     names = "+".join(Path(name).stem for name in config.data.names)
     stem = re.sub(r"[^\w.+-]+", "_", f"{config.method.name}-{names}")
     facts = {
@@ -334,11 +351,12 @@ def start(config: Config, out: Path | None, listener: Listener) -> Run:
             "shape": list(experiment.dataset.input_shape),
             "dtype": str(experiment.dataset.x_train.dtype).removeprefix("torch."),
         },
-        "config": experiment.config.decisive(),
+        "config": config.decisive(),
         **({"start_from": experiment.initial.fingerprint} if experiment.initial else {}),
+        **(history or {}),
     }
     try:
-        folder = RunFolder.create(out, stem, experiment.config.to_toml(), experiment.split, facts)
+        folder = RunFolder.create(out, stem, config.to_toml(), experiment.split, facts, events)
     except OSError as error:
         where = out if out is not None else Path("runs")
         raise UserError(f"--out {str(where)!r}: the run folder cannot be made: {error.strerror or error}.") from error

@@ -169,6 +169,78 @@ def resume(folder: Folder, workers: Workers = None, as_json: Json = False, quiet
 
 
 @app.command()
+def welcome(
+    folder: Folder,
+    client: Annotated[
+        str,
+        typer.Option(metavar="FOLDER", help="The newcomer's data: image folder, .npz, .csv, or a data set's name."),
+    ],
+    name: Annotated[Words, typer.Option(metavar="NAME", help="What to call it (as its data is called).")] = None,
+    labels: Annotated[
+        Names,
+        typer.Option("--label", metavar="OWN=NAME", help="Its own name of a class, and the federation's; repeatable."),
+    ] = None,
+    classes: Annotated[
+        Names, typer.Option("--class", metavar="NAME", help="Only this of its classes; repeatable (all).")
+    ] = None,
+    domains: Annotated[
+        Names, typer.Option("--domain", metavar="NAME", help="Only this of its domains; repeatable (all).")
+    ] = None,
+    resize: Annotated[bool, typer.Option("--resize", help="Convert its images to the federation's size.")] = False,
+    max_forgetting: Annotated[
+        Number,
+        typer.Option(metavar="SHARE", help="Go back if source accuracy falls by more, such as 0.02 (never)."),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="gains; or any method that can start from a run, to compare with.")
+    ] = "gains",
+    rounds: Annotated[Number, typer.Option(metavar="N", help="Rounds of adaptation (10).")] = None,
+    workers: Workers = None,
+    out_folder: Annotated[
+        PathOption, typer.Option("--out", metavar="DIR", help="The run folder to make (runs/METHOD-DATA-NNN).")
+    ] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Take a new client into a trained federation: find out what it brings, and learn it without forgetting.
+
+    RUN is a finished run, which stays as it is; the new run goes on from it, with its history. The newcomer's classes
+    meet the federation's by name. It may bring nothing new (then the model serves it as it is), a new domain, or new
+    classes (then the model grows). Several newcomers come one after the other: welcome each into the run before.
+
+    Examples:
+
+      fedwild welcome runs/fedavg-digits-001 --client ~/scans --name hospital-b
+
+      fedwild welcome runs/fedavg-mnist-001 --client usps --resize --max-forgetting 0.02
+
+      fedwild welcome runs/gains-mnist-001 --client late.npz --label zwei=2 --label drei=3
+    """
+    from fedwild import arrival
+    from fedwild.console import RunDisplay
+
+    with interruptible(RunDisplay(err, quiet)) as display:
+        done = arrival.welcome(
+            folder,
+            client,
+            name=name,
+            method=method,
+            classes=classes or None,
+            domains=domains or None,
+            labels=pairs("--label", labels or []),
+            resize=resize,
+            rounds=whole(rounds),
+            max_forgetting=real(max_forgetting),
+            workers=whole(workers),
+            out=out_folder,
+            settings=settings or (),
+            listener=display,
+        )
+    show_result(done, as_json)
+
+
+@app.command()
 def evaluate(folder: Folder, workers: Workers = None, as_json: Json = False) -> None:
     """Measure a run's model again on its test split, and show every figure."""
     from fedwild.api import Run
@@ -572,6 +644,25 @@ def whole(text: str | None) -> int | None:
         return None if text is None else int(text)
     except ValueError:
         return text  # type: ignore[return-value]
+
+
+def real(text: str | None) -> float | None:
+    """The same for a number with decimals."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text  # type: ignore[return-value]
+
+
+def pairs(option: str, texts: list[str]) -> dict[str, str]:
+    """OWN=NAME texts as a table."""
+    table = {}
+    for text in texts:
+        own, equals, name = text.partition("=")
+        if not equals or not own.strip() or not name.strip():
+            raise UserError(f"{option} {text} is not allowed: write OWN=NAME, such as zwei=2.")
+        table[own.strip()] = name.strip()
+    return table
 
 
 def number(option: str, text: str | None, default: int, allowed: range) -> int:

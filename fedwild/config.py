@@ -322,8 +322,10 @@ def _overlay(table: Table, layer: Mapping[str, Any]) -> Table:
 
 
 def _joined(old: Any, new: Any) -> Any:
-    """Tables within a section, such as arrivals, add up."""
-    return {**old, **new} if isinstance(old, dict) and isinstance(new, Mapping) else new
+    """Tables within a section, such as arrivals, add up, and so do tables within them."""
+    if not isinstance(old, dict) or not isinstance(new, Mapping):
+        return new
+    return {**old, **{key: _joined(old.get(key), value) for key, value in new.items()}}
 
 
 def _copy(table: Mapping[str, Any]) -> Table:
@@ -364,6 +366,9 @@ def parse_setting(text: str) -> Table:
     """`method.lr=0.1` as a table; the value is TOML, or text if it is not."""
     path, equals, raw = text.partition("=")
     keys = path.strip().split(".", 2)
+    if keys[:2] == ["data", "newcomers"] and "." in keys[-1]:
+        # A client's name may have points; a setting's name has none.
+        keys[2:] = keys[2].rsplit(".", 1)
     if not equals or not all(keys):
         raise UserError(f"--set {text!r} is not allowed: write section.key=value, such as method.lr=0.1.")
     try:

@@ -351,7 +351,10 @@ class Federation:
     def _tell_notes(self, server: Server) -> None:
         for text in server.notes:
             self._tell("note", index=server.step.index, text=text)
+        for figures in server.findings:
+            self._tell("finding", index=server.step.index, phase=server.step.phase, **figures)
         server.notes.clear()
+        server.findings.clear()
 
 
 def starting_notes(server: Server) -> list[str]:

@@ -12,7 +12,7 @@ import math
 import os
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,11 @@ class Payload:
         """The tensors of a group, without its prefix; empty if there is none."""
         cut = len(group) + 1
         return {name[cut:]: tensor for name, tensor in self.tensors.items() if name.startswith(group + "/")}
+
+    def only(self, group: str, names: Iterable[str]) -> Payload:
+        """A payload of those tensors of a group that have these names, with the same JSON part."""
+        held = self.group(group)
+        return Payload.of(self.info, **{group: {name: held[name] for name in names if name in held}})
 
     def members(self, group: str) -> dict[str, dict[str, Tensor]]:
         """The groups directly inside `group`, in the order of their names, from one look at all tensors."""

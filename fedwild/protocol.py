@@ -78,10 +78,15 @@ class Server:
     initial: Initial | None = None
     """For `Method.start` alone: the earlier run's model to begin with."""
     notes: list[str] = field(default_factory=list)
+    findings: list[dict[str, Any]] = field(default_factory=list)
 
     def note(self, text: str) -> None:
         """Say something in the run's log."""
         self.notes.append(text)
+
+    def finding(self, what: str, **figures: Any) -> None:
+        """Put figures, as plain values, into the run's log."""
+        self.findings.append({"what": what, **figures})
 
     def to_payload(self) -> Payload:
         """All that a predictor or the next round needs, as one payload."""

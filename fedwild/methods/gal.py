@@ -21,7 +21,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fedwild.classes import NOVEL
@@ -37,6 +36,7 @@ from fedwild.discovery.learning import (
 )
 from fedwild.discovery.novelty import BINS, accepting, histogram, known_share, likeness, nearest, separating
 from fedwild.discovery.replies import check_clusters, check_cosines, check_margins, clusters_in
+from fedwild.discovery.truth import covered_truth
 from fedwild.errors import UserError
 from fedwild.hyper import with_default
 from fedwild.methods.base import METHODS
@@ -404,22 +404,15 @@ class GAL(FedAvg):
         return NovelModel(model, len(server.classes), self.score, known, server.state.info.get("bias", 0.0), before)
 
     def truth(self, server: Server, outcome: Outcome) -> Tensor:
-        """Each discovered class stands for the novel class that it covers best, one for one.
+        return covered_truth(server, outcome)
 
-        A discovered class that somebody has given its true name keeps it.
-        """
-        truth, names = outcome.truth.clone(), np.array(outcome.true_names)
-        answers = outcome.prediction.logits.argmax(1).numpy()
-        true_names = {name for stage in outcome.novel for name in stage}
-        entries = enumerate(server.classes.entries)
-        found = [i for i, entry in entries if entry.origin == NOVEL and entry.name not in true_names]
-        open_names = sorted(true_names - set(server.classes.names))
-        hits = np.array([[((answers == i) & (names == name)).sum() for name in open_names] for i in found])
-        if hits.size:
-            for row, column in zip(*linear_sum_assignment(-hits), strict=True):
-                if hits[row, column]:
-                    truth[torch.as_tensor(names == open_names[column])] = found[row]
-        return truth
+    def weights(self, server: Server) -> dict[str, Tensor]:
+        """The model, with what novel rows must win by as their bias."""
+        weights, bias = dict(server.state.group("model")), server.state.info.get("bias", 0.0)
+        if bias and "head.weight" in weights:
+            weights["head.bias"] = torch.zeros(len(weights["head.weight"]))
+            weights["head.bias"][labelled(server) :] = -bias
+        return weights
 
     def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
         """GAL's figures on the known classes and on the novel classes of the stages so far."""

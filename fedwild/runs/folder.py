@@ -46,8 +46,19 @@ class RunFolder:
         self._lock: TextIO | None = None
 
     @classmethod
-    def create(cls, path: Path | None, stem: str, config: str, split: Split, facts: dict[str, Any]) -> RunFolder:
-        """A new folder with settings, splits and facts in it. Without a path: the next free `runs/STEM-NNN`."""
+    def create(
+        cls,
+        path: Path | None,
+        stem: str,
+        config: str,
+        split: Split,
+        facts: dict[str, Any],
+        events: bytes = b"",
+    ) -> RunFolder:
+        """A new folder with settings, splits and facts in it. Without a path: the next free `runs/STEM-NNN`.
+
+        `events` is the log of the run that this one goes on from.
+        """
         if path is not None and path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UserError(f"--out {str(path)!r} exists already: name a new folder, or `fedwild resume` it.")
         parent = path.parent if path is not None else Path("runs")
@@ -61,7 +72,7 @@ class RunFolder:
             split.save(building / "splits.npz")
             about = {"format": FORMAT, **facts, "versions": versions()}
             (building / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-            (building / "events.jsonl").touch()
+            (building / "events.jsonl").write_bytes(events)
             return cls(_move(building, path, parent, stem))
         except BaseException:
             shutil.rmtree(building, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""What a newcomer brings, and how its model and the federation's become one (Gains)."""

@@ -1,0 +1,154 @@
+"""Welcoming a client: a trained federation's run and a newcomer's data become a run that goes on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedwild.api import Run, begin
+from fedwild.config import Config, Table, parse_setting, resolve
+from fedwild.data import DATASETS, Split, check_names
+from fedwild.errors import UserError
+from fedwild.experiment import Experiment, check_newcomer_names, prepare
+from fedwild.federation import Listener
+from fedwild.methods import METHODS
+from fedwild.methods.fedavg import FedAvg
+from fedwild.protocol import Method
+from fedwild.training import LocalTraining
+
+
+def welcome(
+    run: Run | str | Path,
+    client: str | Path,
+    *,
+    name: str | None = None,
+    method: str = "gains",
+    classes: Sequence[str] | None = None,
+    domains: Sequence[str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    resize: bool = False,
+    rounds: int | None = None,
+    max_forgetting: float | None = None,
+    workers: int | None = None,
+    out: str | Path | None = None,
+    settings: Sequence[str] | Mapping[str, Any] = (),
+    listener: Listener = lambda event: None,
+) -> Run:
+    """Take a newcomer into a finished run's federation; returns the run that goes on, the old one stays as it is.
+
+    `client` is the newcomer's data: an image folder, .npz, .csv or a data set's name. `labels` gives its own names of
+    classes the federation's. `rounds` are those of adaptation. Whatever is wrong shows before a folder exists.
+    """
+    source = run if isinstance(run, Run) else Run(run)
+    own = {"classes": classes, "domains": domains, "labels": labels, "resize": resize}
+    newcomer = {"name": str(client), **{key: value for key, value in own.items() if value}}
+    experiment = prepared(source, name or default_name(str(client)), newcomer, method, rounds, max_forgetting, settings)
+    if workers is not None:
+        experiment = replace(experiment, config=experiment.config.with_engine(workers=workers))
+    return begin(experiment, None if out is None else Path(out), listener, history_of(source), log_of(source))
+
+
+def prepared(
+    source: Run,
+    name: str,
+    newcomer: Table,
+    method: str,
+    rounds: int | None,
+    max_forgetting: float | None,
+    settings: Sequence[str] | Mapping[str, Any],
+) -> Experiment:
+    """Everything that the new run needs, checked."""
+    members, split = members_of(source), home(source)
+    check_newcomer_names([name], replace(split, clients=(*split.clients, *newcomers_in(source, members))))
+    flags = {"rounds": rounds, "max_forgetting": max_forgetting}
+    table = continued(source, method, {key: value for key, value in flags.items() if value is not None})
+    table["data"]["newcomers"] = {**members, name: newcomer}
+    texts = [settings] if isinstance(settings, str) else settings
+    extra = [settings] if isinstance(settings, Mapping) else [parse_setting(text) for text in texts]
+    experiment = prepare(resolve(table, *extra), split)
+    brought = next(client.known for client in experiment.split.clients if client.name == name)
+    check_names(name, brought, source.server().classes.names)
+    return experiment
+
+
+def continued(source: Run, method: str, flags: Table) -> Table:
+    """The source run's settings for a method that goes on from it: it trains as the source did where it may."""
+    then, kind = source.settings, METHODS.get(method)
+    table = then.table()
+    for section in ("method", *then.parts):
+        del table[section]
+    table["method"] = {"name": method, **training_of(then, kind), **renamed_flags(kind, flags)}
+    trains_unknown = "objective" in then.parts
+    for part, chosen in then.parts.items():
+        if part in kind.composes and part not in kind.parts and (part != "score" or trains_unknown):
+            table[part] = chosen.table()
+    table["federation"] = {**table["federation"], "start_from": str(source.path), "arrivals": {}}
+    return table
+
+
+def training_of(then: Config, kind: type[Method]) -> Table:
+    """How clients trained, for a method that has no wishes of its own."""
+    before, usual, fields = then.method.params.model_dump(), FedAvg.Params.model_fields, kind.Params.model_fields
+    return {
+        key: before[key]
+        for key in LocalTraining.model_fields
+        if key in before and key in fields and fields[key].default == usual[key].default
+    }
+
+
+def renamed_flags(kind: type[Method], flags: Table) -> Table:
+    """The command's own flags as settings of the method: a method that grows has rounds of adaptation alone."""
+    if not kind.grows:
+        if "max_forgetting" in flags:
+            raise UserError(
+                f"--max-forgetting {flags['max_forgetting']} is not allowed: {kind.name!r} never goes back."
+            )
+        return flags
+    settings = {"rounds": 0, "stages": 1, **{key: value for key, value in flags.items() if key != "rounds"}}
+    return {**settings, "adapt_rounds": flags["rounds"]} if "rounds" in flags else settings
+
+
+def members_of(source: Run) -> dict[str, Table]:
+    """The newcomers of the source run and of those before it that became members, and their data."""
+    outside = source.server().state.info.get("refused", [])
+    newcomers = source.settings.data.newcomers.items()
+    return {name: {**data.model_dump(), "welcomed": True} for name, data in newcomers if name not in outside}
+
+
+def home(source: Run) -> Split:
+    """The source run's split without newcomers, whose rows are found again from their own data."""
+    split, newcomers = source.folder.split(), source.settings.data.newcomers
+    theirs = [client.test for client in split.clients if client.name in newcomers]
+    test = np.setdiff1d(split.test, np.concatenate(theirs)) if theirs else split.test
+    clients = tuple(client for client in split.clients if client.name not in newcomers)
+    return replace(split, clients=clients, test=test, newcomers=())
+
+
+def newcomers_in(source: Run, names: Mapping[str, Any]) -> list[Any]:
+    """These clients' rows in the source run's split."""
+    return [client for client in source.folder.split().clients if client.name in names]
+
+
+def default_name(client: str) -> str:
+    """A newcomer is called as its data is."""
+    return client if client in DATASETS else Path(client).expanduser().resolve().stem
+
+
+def history_of(source: Run) -> Table:
+    """Facts about the run that is continued: rounds and the log count on from it."""
+    facts, result = source.folder.facts(), source.result
+    step = {"run": str(source.path.resolve()), "method": result["method"], "rounds": result["rounds"]}
+    return {
+        "history": [*facts.get("history", []), step],
+        "first_index": result["rounds"],
+        "inherited_bytes": len(log_of(source)),
+    }
+
+
+def log_of(source: Run) -> bytes:
+    """The source run's log."""
+    return source.folder.events.read_bytes()
