@@ -67,6 +67,7 @@ class Descent:
 
 
 PLAIN = Descent()
+MEASURED_AT_ONCE = 256
 SMALLEST_SHARE = 8
 """With batch-norm, a last batch of less than an eighth of the usual size is left out."""
 
@@ -115,3 +116,16 @@ def train(
             steps += 1
         last = float(total) / seen if seen else None
     return Trained(steps, last)
+
+
+@torch.no_grad()
+def mean_loss(model: Network, samples: Samples, objective: Objective, rng: Rng) -> float | None:
+    """The mean loss per sample of a network as it is, in evaluation mode; None without samples."""
+    model.eval()
+    device = next(model.parameters()).device
+    objective = objective.on(samples, model)
+    draws = rng.torch("mean-loss")
+    total = 0.0
+    for x, y in samples.batches(MEASURED_AT_ONCE):
+        total += float(objective.loss(model, x.to(device), y.to(device), draws)) * len(y)
+    return total / len(samples) if len(samples) else None

@@ -1,0 +1,72 @@
+"""q-FFL. Li, Sanjabi, Beirami, Smith: Fair resource allocation in federated learning. ICLR 2020.
+
+The clients' losses are raised to the power q + 1 before they are added up, so that high ones count more and the figures
+of the clients come closer to each other. This is q-FedAvg, which does it with local training in place of single steps.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+
+from fedwild.aggregation import equally, weighted_mean
+from fedwild.errors import BadReply
+from fedwild.methods.base import METHODS
+from fedwild.methods.fairness import RECEIVED, LossReporting
+from fedwild.methods.fedavg import FedAvg
+from fedwild.models.norms import statistics_keys
+from fedwild.payload import Payload
+from fedwild.protocol import Replies, Server
+
+SMALLEST = 1e-10
+"""Added to every loss, so that one of zero can have a negative power."""
+
+
+@METHODS.add("qffl")
+class QFFL(LossReporting):
+    """Steps weighted by the clients' losses to the power q: those that fare badly count more (q-FedAvg)."""
+
+    class Params(FedAvg.Params):
+        momentum: float = Field(0.0, ge=0, lt=1, description=FedAvg.Params.model_fields["momentum"].description)
+        q: float = Field(1.0, ge=0, description="how much high losses count; 0: the plain mean of all clients")
+
+    # Its steps are short, so that it takes many.
+    digits = {"method": {"rounds": 100, "batch_size": 16, "lr": 0.3}}
+    params: Params
+
+    def check(self, server: Server, reply: Payload) -> None:
+        super().check(server, reply)
+        if reply.info["samples"] and reply.info[RECEIVED] < 0:
+            raise BadReply(f"info {RECEIVED!r} is {reply.info[RECEIVED]}, and a negative loss has no power q")
+
+    def merge(self, server: Server, replies: Replies) -> None:
+        """w <- w - sum_k D_k / sum_k h_k over the clients with samples, in float64, with
+
+            g_k = (w - w_k) / lr,   D_k = F_k^q g_k,   h_k = q F_k^(q - 1) ||g_k||^2 + F_k^q / lr.
+
+        Batch-norm's running statistics are averaged plainly. Losses are divided by the largest, S, which cancels in
+        the quotient but for the first term of h_k: no power of a loss can overflow, and sum_k h_k is never zero.
+        """
+        mean = weighted_mean(replies, "model", equally)
+        if mean is None:
+            server.note("no client had a training sample: the model stays as it is")
+        else:
+            losses = {reply.client: reply.payload.info[RECEIVED] + SMALLEST for reply in replies if reply.samples}
+            largest = max(losses.values())
+            q, lr, old = self.params.q, self.params.lr, server.state.group("model")
+            statistics = set(statistics_keys(old))
+            weights = [name for name, t in old.items() if t.is_floating_point() and name not in statistics]
+            steps = {name: torch.zeros_like(old[name], dtype=torch.float64) for name in weights}
+            curvature = 0.0
+            for reply in replies:
+                if not reply.samples:
+                    continue
+                new, share, squared = reply.payload.group("model"), losses[reply.client] / largest, 0.0
+                for name, step in steps.items():
+                    gradient = (old[name].double() - new[name]) / lr
+                    squared += float(gradient.square().sum())
+                    step.add_(gradient, alpha=share**q)
+                curvature += q * share ** (q - 1) * squared / largest + share**q / lr
+            moved = {name: (old[name] - step / curvature).to(old[name].dtype) for name, step in steps.items()}
+            server.state.put("model", {**mean, **moved})
+        self.correction.merge(server, replies)
