@@ -72,7 +72,7 @@ class FedProto(FedAvg):
         reply.info = {"samples": len(client.train), **trained.info()}
         return reply
 
-    def own_network(self, payload: Payload, client: Client, rng: Rng) -> Network:
+    def own_network(self, payload: Payload, client: Client, rng: Rng, slot: str = "main") -> Network:
         """The network of the client's last round, or the one that all begin with; classes since then get new rows."""
         source = client.state if NETWORK in client.state else payload
         now = len(client.classes)
@@ -83,7 +83,7 @@ class FedProto(FedAvg):
         weights, before = source.group(NETWORK), source.info["classes"]
         if now > before:
             weights = grown(weights, weights_of(client.task.build(outputs, rng, self.bias)), before, now)
-        return client.task.network(weights, outputs, self.bias)
+        return client.task.network(weights, outputs, self.bias, slot)
 
     # --- at the server ------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class FedProto(FedAvg):
             raise UserError(f"fedproto has one model per client: name one of {', '.join(self.owners(server))}.")
         classes = len(server.classes)
         # Where a client has none yet, the network that all begin with.
-        model = self.own_network(server.state, client, Rng(0).child("rows", client.name))
+        model = self.own_network(server.state, client, Rng(0).child("rows", client.name), "predictor")
         if self.params.answer == "head":
             return ScoredModel(model, classes, self.score)
         return NearestPrototype(model, classes, self.score, server.state.group(PROTOTYPES))
