@@ -137,6 +137,10 @@ class Client:
         """Labelled training samples of the server's classes."""
         return self.view("train")
 
+    def train_as(self, classes: Sequence[str]) -> Samples:
+        """Labelled training samples of these classes, numbered in this order, whatever the server knows."""
+        return self.view("train", classes=tuple(classes))
+
     @cached_property
     def validation(self) -> Samples:
         """Labelled samples of the server's classes that are never trained on."""

@@ -30,12 +30,3 @@ def classifier_difference(first: Mapping[str, Tensor], second: Mapping[str, Tens
     """Diff^C = (||W - W'||_F + ||b - b'||) / 2 of two heads; one without bias has a bias of zero."""
     parts = [(first[name].double() - second[name].double()).norm() for name in HEAD if name in first]
     return float(sum(parts)) / 2
-
-
-def row_changes(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Tensor:
-    """||w_r - w'_r|| of every row r of the head (outputs,), its bias included."""
-    weight, bias = HEAD
-    squares = (after[weight].double() - before[weight].double()).square().sum(1)
-    if bias in before:
-        squares = squares + (after[bias].double() - before[bias].double()).square()
-    return squares.sqrt()

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-
 Kind = Literal["nothing", "domain", "classes"]
+IN_WORDS: dict[Kind, str] = {"nothing": "nothing new", "domain": "a new domain", "classes": "new classes"}
 
 
 @dataclass(frozen=True)
@@ -16,62 +15,51 @@ class Evidence:
     """What discovery measured."""
 
     diff_f: float
-    """Diff^F between the newcomer's model and the federation's."""
+    """Diff^F between the newcomer's model and the federation's (Eq. 1)."""
     diff_c: float
     """Diff^C between them."""
-    sources_f: Mapping[str, float]
-    """Diff^F of each source client that trained from the same model on the newcomer's mix of classes."""
-    rows: Mapping[str, float]
-    """By declared class, how far its row of the head moved, over how far the median old row did."""
+    shift: float
+    """S: how far its samples are from source clients' samples of the same classes; NaN if there are none."""
+    limit: float
+    """T_D: how far they would be if they were source clients' own."""
+    rows: Mapping[str, float] = field(default_factory=dict)
+    """By declared class, the largest cosine of its row's move and a known class's mean embedding."""
+    alike: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    """By declared class, the nearest known class and how far it is."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What it brings, and the figures behind the decision."""
+    """What it brings."""
 
     kind: Kind
     classes: tuple[str, ...] = ()
     """The declared classes that are new."""
-    limits: dict[str, float] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
     """The thresholds that decided."""
 
     def figures(self, evidence: Evidence) -> dict[str, Any]:
         """The decision with all that it rests on, as plain values."""
-        return {
-            "kind": self.kind,
-            "classes": list(self.classes),
-            **self.limits,
-            "diff_f": evidence.diff_f,
-            "diff_c": evidence.diff_c,
-            "sources_f": dict(evidence.sources_f),
-            "rows": dict(evidence.rows),
-        }
+        return {"kind": self.kind, "classes": list(self.classes), "limits": dict(self.limits), **vars(evidence)}
 
     def told(self, newcomer: str, evidence: Evidence) -> str:
         """The decision in a sentence."""
-        brings = {"nothing": "nothing new", "domain": "a new domain", "classes": "new classes"}[self.kind]
         names = f" ({', '.join(self.classes)})" if self.classes else ""
+        domain = ", in a new domain" if self.kind == "classes" and evidence.shift > evidence.limit else ""
+        measured = {"shift": evidence.shift, "Diff^F": evidence.diff_f, "Diff^C": evidence.diff_c}
+        figures = ", ".join(f"{name} {value:.3g}" for name, value in measured.items() if value == value)
         limits = ", ".join(f"{name} {value:.3g}" for name, value in self.limits.items())
-        rows = "".join(f", row of {name} {change:.2g}x" for name, change in evidence.rows.items())
-        measured = f"Diff^F {evidence.diff_f:.3g}, Diff^C {evidence.diff_c:.3g}{rows}"
-        return f"{newcomer} brings {brings}{names}: {measured}; limits {limits}"
+        return f"{newcomer} brings {IN_WORDS[self.kind]}{names}{domain}: {figures}; limits: {limits}"
 
 
-def by_federation(evidence: Evidence, deviations: float, least_spread: float, row_ratio: float) -> Verdict:
-    """New classes are declared ones whose row moved; a new domain is what moves features more than sources would."""
-    new = tuple(name for name, change in evidence.rows.items() if change > row_ratio)
-    threshold = spread_threshold(list(evidence.sources_f.values()), deviations, least_spread)
-    kind: Kind = "classes" if new else "domain" if evidence.diff_f > threshold else "nothing"
-    return Verdict(kind, new, {"t_f": threshold, "row_ratio": row_ratio})
+def by_federation(evidence: Evidence) -> Verdict:
+    """New classes are declared ones whose rows were drawn to samples; a new domain lies beyond what sources do.
 
-
-def spread_threshold(differences: list[float], deviations: float, least_spread: float) -> float:
-    """What source clients may differ by: median * exp(k max(s, s_0)), s the standard deviation of the logarithms."""
-    logs = np.log(np.maximum(differences, 1e-12)) if differences else np.zeros(0)
-    if not len(logs):
-        return 0.0
-    spread = max(float(np.std(logs, ddof=1)) if len(logs) > 1 else 0.0, least_spread)
-    return float(np.exp(np.median(logs) + deviations * spread))
+    A row that no sample has drawn only moves away from embeddings: its move has no positive cosine with any of them.
+    """
+    new = tuple(name for name, cosine in evidence.rows.items() if cosine > 0)
+    kind: Kind = "classes" if new else "domain" if evidence.shift > evidence.limit else "nothing"
+    return Verdict(kind, new, {"shift": evidence.limit})
 
 
 def by_fixed(evidence: Evidence, t_f: float, t_c: float) -> Verdict:
@@ -79,4 +67,14 @@ def by_fixed(evidence: Evidence, t_f: float, t_c: float) -> Verdict:
     kind: Kind = "nothing"
     if evidence.diff_f > t_f:
         kind = "classes" if evidence.diff_c > t_c and evidence.rows else "domain"
-    return Verdict(kind, tuple(evidence.rows) if kind == "classes" else (), {"t_f": t_f, "t_c": t_c})
+    return Verdict(kind, tuple(evidence.rows) if kind == "classes" else (), {"Diff^F": t_f, "Diff^C": t_c})
+
+
+def synonyms(evidence: Evidence, nearer: float) -> list[str]:
+    """Sentences on declared classes that look like a known one under another name."""
+    return [
+        f"its class {name!r} looks like {known!r} (shift {value:.2g}): if they are one, welcome it with "
+        f"--label {name}={known}"
+        for name, (known, value) in evidence.alike.items()
+        if value < nearer
+    ]

@@ -118,9 +118,9 @@ class Site:
         """The client of a job, its labels numbered as the server's classes are."""
         assert job.client is not None
         split = self._clients[job.client]
-        ids = {name: i for i, name in enumerate(job.classes)}
 
-        def view(part: str, stage: int | None = None) -> Samples:
+        def view(part: str, stage: int | None = None, classes: tuple[str, ...] = job.classes) -> Samples:
+            ids = {name: i for i, name in enumerate(classes)}
             rows = getattr(split, part) if stage is None else self.split.unlabelled_in(split, stage, self.dataset)
             samples = samples_of(self.dataset, rows, "train", {} if part == "unlabelled" else ids, self.data)
             if part == "unlabelled" or not len(rows) or int(samples.y.min()) >= 0:

@@ -7,23 +7,27 @@ clients train on, with source clients held near the model they had, and the serv
 the newcomer. For every newcomer, one after the other:
 
     source       rounds of FedAvg among the clients that are there already
-    declare-1    the newcomer names its classes; the head grows by those that are new
-    discover-1   the newcomer trains, and so do source clients on its mix of classes: the yardstick (Eq. 1)
+    declare-1    everybody says where its classes lie; the newcomer names its own, and the head grows by new ones
+    discover-1   the newcomer trains; what became of the model, and where its classes lie, tells what it brings (Eq. 1)
     adapt-1      rounds of contribution-driven aggregation (Eq. 2-7) with anti-forgetting (Eq. 8)
     judge-1      what clients had learnt before, is it still there? If not, the federation goes back
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedwild.adaptation.contributions import both_sides, class_model, contributions, domain_model
-from fedwild.adaptation.differences import classifier_difference, feature_difference, features, row_changes
+from fedwild.adaptation.differences import classifier_difference, feature_difference, features
+from fedwild.adaptation.judgement import accuracy, best_bias, check_judged, joined, judged
 from fedwild.adaptation.keeping import Keeping
 from fedwild.adaptation.probes import (
     check_moments,
@@ -33,18 +37,26 @@ from fedwild.adaptation.probes import (
     moments_spec,
     public_probes,
 )
-from fedwild.adaptation.resampling import resampled
-from fedwild.adaptation.verdict import Evidence, Verdict, by_federation, by_fixed
+from fedwild.adaptation.shifts import (
+    Statistics,
+    between_clients,
+    check_statistics,
+    class_statistics,
+    nearest_shifts,
+    own_shift,
+    pooled_variance,
+    shift,
+)
+from fedwild.adaptation.verdict import Evidence, Verdict, by_federation, by_fixed, synonyms
 from fedwild.classes import ClassRegistry
 from fedwild.corrections import Steering
-from fedwild.data import Samples, check_names
+from fedwild.data import check_names
 from fedwild.discovery.truth import covered_truth
 from fedwild.errors import BadReply, UserError
 from fedwild.hyper import with_default
-from fedwild.initial import Initial
+from fedwild.initial import HEAD, Initial
 from fedwild.methods.base import METHODS
 from fedwild.methods.fedavg import FedAvg
-from fedwild.models import Network
 from fedwild.payload import Payload, check_like
 from fedwild.protocol import Client, Outcome, Phase, Replies, Reply, Server, Step
 from fedwild.rng import Rng
@@ -53,7 +65,6 @@ from fedwild.training import train
 
 MOST_CLASSES, MOST_CHARACTERS = 1000, 100
 """No newcomer may declare more classes, nor longer names."""
-JUDGED_AT_ONCE = 256
 SOURCES = ""
 """All source clients as one, while they have one model; no client has this name."""
 
@@ -66,20 +77,20 @@ class Gains(FedAvg):
         rounds: int = Field(20, ge=0, description="rounds before anybody arrives; 0 with federation.start_from")
         stages: int = Field(1, ge=0, description="how many newcomers are welcomed, one after the other")
         adapt_rounds: int = Field(10, ge=0, description="rounds of adaptation to each newcomer")
-        discover_epochs: int = Field(3, ge=1, description="passes over the data from which discovery judges")
-        discover_samples: int = Field(2000, ge=1, description="samples that source clients train on as a yardstick")
+        discover_epochs: int = Field(3, ge=1, description="the newcomer's passes over its data before the decision")
         rule: Literal["federation", "fixed"] = Field(
-            "federation", description="thresholds from how source clients differ, or fixed ones: t_f and t_c"
+            "federation", description="limits from the source clients themselves, or fixed ones on Diff: t_f and t_c"
         )
-        deviations: float = Field(3.0, ge=0, description="how many standard deviations of source clients are not new")
-        least_spread: float = Field(0.1, ge=0, description="least standard deviation, of the logarithm of Diff^F")
-        row_ratio: float = Field(1.5, ge=0, description="a class is new if its row moves so much more than old rows do")
+        yardstick: Literal["within", "between"] = Field(
+            "within", description="a domain is new beyond what a source's own samples differ by, or source clients do"
+        )
+        least_shift: float = Field(0.1, ge=0, description="a smaller shift is never a new domain")
+        times: float = Field(2.0, ge=0, description="a new domain's shift is so many times the yardstick's largest")
         t_f: float = Field(0.154, ge=0, description="T_F with rule=fixed: above it is new knowledge")
         t_c: float = Field(0.25, ge=0, description="T_C with rule=fixed: above it are new classes")
         probes: int = Field(256, ge=1, description="samples that models are compared on")
-        min_count: int = Field(
-            10, ge=1, description="without public data: classes with fewer samples have no mean sent"
-        )
+        min_count: int = Field(10, ge=1, description="source clients send no means of classes with fewer samples")
+        synonym: float = Field(0.05, ge=0, description="a declared class nearer to a known one may be the same")
         sources: Literal["samples", "equal"] = Field(
             "samples", description="contributions are 1/(1+Diff), times the clients' samples or not"
         )
@@ -89,7 +100,13 @@ class Gains(FedAvg):
         target_weight: Literal["share", "released"] = Field(
             "share", description="the newcomer's weight: its share of samples, or N-1 as in the released program"
         )
-        keep: float = Field(0.3, ge=0, description="lambda, how strongly source clients are held near what they had")
+        keep: float = Field(0.001, ge=0, description="lambda, how strongly source clients are held near what they had")
+        tail: Literal["mean", "last"] = Field(
+            "mean", description="a stage ends with the mean of the last half of its rounds' models, or the last one"
+        )
+        calibrate: bool = Field(
+            True, description="new rows must win by what is best for both sides' validation samples"
+        )
         max_forgetting: float | None = Field(
             None, ge=0, le=1, description="go back to before if source accuracy falls by more (validation samples)"
         )
@@ -140,7 +157,7 @@ class Gains(FedAvg):
             return []
         if server.step.phase.startswith("adapt-") and members:
             members = list(super().participants(server, members, participation, rng))
-        if server.step.phase.startswith("declare-") and server.public is not None:
+        if server.step.phase.startswith("discover-"):
             members = []
         return sorted([*members, newcomer])
 
@@ -156,9 +173,9 @@ class Gains(FedAvg):
         arrival = server.state.info.get("arrival", {})
         info = {"newcomer": self.newcomer(server), "known": len(server.classes) - len(arrival.get("declared", []))}
         if server.step.phase.startswith("declare-"):
-            return Payload(info=info)
-        if server.step.phase.startswith("discover-"):
-            return Payload.of({**info, "mix": arrival["mix"]}, model=server.state.group("model"))
+            info = {"newcomer": self.newcomer(server), "probes": server.public is None}
+        if server.step.phase.startswith(("declare-", "discover-")):
+            return Payload.of(info, model=server.state.group("model"))
         if server.step.phase.startswith("judge-"):
             return Payload.of(info, model=server.state.group("model"), before=server.state.group("before"))
         payload = super().send(server, client)
@@ -177,7 +194,8 @@ class Gains(FedAvg):
         if server.step.phase.startswith("declare-"):
             check_declaration(server, reply)
         elif server.step.phase.startswith("judge-"):
-            check_judgement(reply)
+            for group in ("before", "model"):
+                check_judged(reply.group(group), reply.info["samples"])
 
     # --- the client's half --------------------------------------------------------------------------------
 
@@ -186,34 +204,43 @@ class Gains(FedAvg):
         if phase == "source":
             return super().local(payload, client, rng)
         if phase.startswith("declare-"):
-            return self.declare(payload, client)
+            return self.declare(payload, client, rng)
         if phase.startswith("discover-"):
             return self.show(payload, client, rng)
         if phase.startswith("adapt-"):
             return self.adapt(payload, client, rng)
         return self.judge(payload, client)
 
-    def declare(self, payload: Payload, client: Client) -> Payload:
-        """The newcomer's classes and how many samples it has of each; from others means to draw probes from."""
-        reply = Payload(info={"samples": len(client.train)})
+    def declare(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        """Where a client's classes lie; the newcomer's are all that it has labels of, known or not."""
+        model = client.task.network(payload.group("model"), self.outputs(len(client.classes)), self.bias)
         if client.name == payload.info["newcomer"]:
-            reply.info = {"samples": sum(client.labels.values()), "labels": dict(client.labels)}
-        else:
-            reply.put("moments", class_moments(client.train, len(client.classes), self.params.min_count))
+            own = client.train_as(tuple(client.labels))
+            reply = Payload(info={"samples": len(own), "labels": dict(client.labels)})
+            reply.put("classes", class_statistics(model, own, len(client.labels), 2).tensors())
+            return reply
+        self.remember(payload, client)
+        count = len(client.classes)
+        train, held_out = class_statistics(model, client.train, count, self.params.min_count), client.validation
+        spread = own_shift(train, class_statistics(model, held_out, count, 2))
+        reply = Payload(info={"samples": len(client.train), "own_shift": spread})
+        reply.put("classes", train.tensors())
+        if payload.info["probes"]:
+            reply.put("moments", class_moments(client.train, count, self.params.min_count))
         return reply
 
     def show(self, payload: Payload, client: Client, rng: Rng) -> Payload:
-        """Train from the federation's model: the newcomer on its data, a source on its own data in the same mix."""
+        """The newcomer trains from the federation's model."""
         model = client.task.network(payload.group("model"), self.outputs(len(client.classes)), self.bias)
-        samples = client.train
-        if client.name != payload.info["newcomer"]:
-            self.anchor(payload, client)
-            mix = {client.classes.index(name): count for name, count in payload.info["mix"].items()}
-            samples = resampled(samples, mix, self.params.discover_samples, rng)
         settings = self.params.model_copy(update={"epochs": self.params.discover_epochs})
-        trained = train(model, samples, settings, self.objective, Steering(), rng)
-        info = {"samples": len(client.train), **trained.info()}
-        return Payload.of(info, model=client.task.weights(model))
+        trained = train(model, client.train, settings, self.objective, Steering(), rng)
+        return Payload.of({"samples": len(client.train), **trained.info()}, model=client.task.weights(model))
+
+    def remember(self, payload: Payload, client: Client) -> None:
+        """Keep W_n(0,0), what a source has when the newcomer comes, for as long as the stage lasts."""
+        if self.params.keep:
+            client.state.put("anchor", payload.group("model"))
+            client.state.info["stage"] = stage_of(client.step)
 
     def adapt(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         """Train on; a source is held near what it had before the newcomer came (Eq. 8)."""
@@ -228,25 +255,27 @@ class Gains(FedAvg):
         return reply
 
     def anchor(self, payload: Payload, client: Client) -> dict[str, Tensor]:
-        """W_n(0,0): the model that this client had when the stage began, or the first one of the stage that it got."""
-        stage, outputs = stage_of(client.step), self.outputs(len(client.classes))
-        kept = client.state.group("anchor") if client.state.info.get("stage") == stage else {}
-        if not kept or len(kept["head.weight"]) != outputs:
-            kept = payload.group("model")
-            client.state.put("anchor", kept)
-            client.state.info["stage"] = stage
+        """W_n(0,0) with the new rows as they are now; for a source that was not there then, the first model it gets."""
+        if client.state.info.get("stage") != stage_of(client.step):
+            self.remember(payload, client)
+        model, kept = payload.group("model"), client.state.group("anchor")
+        known, outputs = payload.info["known"], self.outputs(len(client.classes))
+        for name in HEAD:
+            if name in kept and len(kept[name]) < outputs:
+                new = model[name][known : known + outputs - len(kept[name])]
+                kept[name] = torch.cat([kept[name][:known], new, kept[name][known:]])
         return kept
 
     def judge(self, payload: Payload, client: Client) -> Payload:
-        """How many validation samples are answered rightly, before and now; of sources, those of old classes."""
+        """How validation samples are answered, now and before; of sources, those of old classes."""
         known, samples = payload.info["known"], client.validation
         if client.name != payload.info["newcomer"]:
             samples = samples.take(torch.nonzero(samples.y < known).flatten())
-        right = {}
-        for when, group, classes in (("before", "before", known), ("now", "model", len(client.classes))):
+        reply = Payload(info={"samples": len(samples)})
+        for group, classes in (("before", known), ("model", len(client.classes))):
             model = client.task.network(payload.group(group), self.outputs(classes), self.bias, slot="judge")
-            right[when] = correct(model, samples, classes)
-        return Payload(info={"samples": len(samples), **right})
+            reply.put(group, judged(model, samples, known, classes))
+        return reply
 
     # --- the server's half --------------------------------------------------------------------------------
 
@@ -264,30 +293,59 @@ class Gains(FedAvg):
             self.take_judgement(server, replies)
 
     def take_declaration(self, server: Server, replies: Replies) -> None:
-        """Grow the head by the classes that the newcomer declares and nobody knows."""
+        """Compare where classes lie, and grow the head by those that the newcomer declares and nobody knows."""
         newcomer, info = self.newcomer(server), server.state.info
         labels = next((reply.payload.info.get("labels") for reply in replies if reply.client == newcomer), None)
         if not labels:
             server.note(f"{newcomer} is not welcomed: it did not answer, or has no labelled samples")
             info["arrival"] = {"kind": "nobody"}
             return
-        offers = (reply.payload.group("moments") for reply in replies if reply.client != newcomer)
+        offers = (reply.payload.group("moments") for reply in replies if "moments" in reply.payload)
         server.state.put("moments", merged_moments(offers))
         server.state.put("before", server.state.group("model"))
         declared = [name for name in labels if name not in server.classes]
+        samples = sum(reply.samples for reply in replies if reply.client != newcomer)
         info["arrival"] = {
             "kind": "declared",
             "before": server.classes.to_json(),
             "declared": declared,
-            "mix": {name: count for name, count in labels.items() if name in server.classes},
+            "samples": samples,
         }
+        info["arrival"] |= self.compare(server, replies, list(labels))
         for name in declared:
             server.classes.add(name, newcomer, server.step.index)
         server.state.put("model", self.refitted(server, server.state.group("before"), before(server)))
 
+    def compare(self, server: Server, replies: Replies, labels: list[str]) -> dict[str, Any]:
+        """S of the newcomer, the limit for it, and for each declared class the known one that is nearest."""
+        newcomer, known = self.newcomer(server), server.classes.names
+
+        def sources() -> Iterator[tuple[str, Statistics]]:
+            return ((r.client, Statistics.of(r.payload.group("classes"))) for r in replies if r.client != newcomer)
+
+        own = next(Statistics.of(r.payload.group("classes")) for r in replies if r.client == newcomer)
+        variance = pooled_variance(source for _, source in sources())
+        variance = variance if len(variance) else np.full(len(known), np.nan)
+        nearest = nearest_shifts(own, (source for _, source in sources()), variance)
+        same = {c: known.index(name) for c, name in enumerate(labels) if name in known}
+        alike = {}
+        for c, name in enumerate(labels):
+            if c not in same and own.count[c] >= self.params.min_count and np.isfinite(nearest[c]).any():
+                alike[name] = (known[int(np.nanargmin(nearest[c]))], float(np.nanmin(nearest[c])))
+        if self.params.yardstick == "between":
+            spreads = list(between_clients(dict(sources()), variance).values())
+        else:
+            told = [reply.payload.info.get("own_shift") for reply in replies if reply.client != newcomer]
+            spreads = [spread for spread in told if spread is not None]
+        limit = max(self.params.least_shift, self.params.times * max(spreads, default=0.0))
+        server.state.put("means", {"known": mean_embeddings(source for _, source in sources())})
+        return {"shift": shift(own, nearest, same), "limit": limit, "alike": alike}
+
     def refitted(self, server: Server, weights: Mapping[str, Tensor], classes: ClassRegistry) -> dict[str, Tensor]:
-        """These weights, whose head is for `classes`, with a head for the server's classes; new rows are fresh."""
+        """These weights, whose head is for `classes`, with a head for the server's classes; new rows are 0."""
         fresh = weights_of(server.task.build(self.outputs(len(server.classes)), server.rng, self.bias))
+        for name in HEAD:
+            fresh[name].zero_()
         return Initial(dict(weights), classes, "before").onto(fresh, server.classes.names)
 
     def take_evidence(self, server: Server, replies: Replies) -> None:
@@ -298,31 +356,27 @@ class Gains(FedAvg):
             server.note(f"{newcomer} is not welcomed: its model did not arrive")
             self.go_back(server, "nobody")
             return
-        evidence = self.evidence(server, own, replies)
+        evidence = self.evidence(server, own)
         verdict = self.verdict(evidence)
-        server.note(verdict.told(newcomer, evidence))
+        for text in (verdict.told(newcomer, evidence), *synonyms(evidence, self.params.synonym)):
+            server.note(text)
         server.finding("discovery", client=newcomer, **verdict.figures(evidence))
         if verdict.kind == "nothing":
             self.go_back(server, "nothing")
             self.admit(server)
         else:
-            sizes = {reply.client: reply.samples for reply in replies}
-            self.begin_with_both(server, own, sizes, verdict)
+            self.begin_with_both(server, own, verdict, next(reply.samples for reply in replies))
 
-    def evidence(self, server: Server, own: Mapping[str, Tensor], replies: Replies) -> Evidence:
-        """Diff^F and Diff^C of the newcomer, Diff^F of the sources, and how far the declared classes' rows moved."""
-        start, probes = server.state.group("model"), self.probe_samples(server)
-        base = self.features_of(server, start, probes)
-
-        def diff_f(weights: Mapping[str, Tensor]) -> float:
-            return feature_difference(self.features_of(server, weights, probes), base)
-
-        newcomer, arrival = self.newcomer(server), server.state.info["arrival"]
-        sources = {r.client: diff_f(r.payload.group("model")) for r in replies if r.client != newcomer}
-        changes = row_changes(start, own)
-        old = changes[: len(arrival["before"])].median().clamp_min(1e-12)
-        rows = {name: float(changes[server.classes.names.index(name)] / old) for name in arrival["declared"]}
-        return Evidence(diff_f(own), classifier_difference(own, start), sources, rows)
+    def evidence(self, server: Server, own: Mapping[str, Tensor]) -> Evidence:
+        """Diff^F and Diff^C of the newcomer's model, and what the declared classes' rows moved to."""
+        start, probes, arrival = server.state.group("model"), self.probe_samples(server), server.state.info["arrival"]
+        diff_f = feature_difference(self.features_of(server, own, probes), self.features_of(server, start, probes))
+        moved = own["head.weight"] - start["head.weight"]
+        rows = {name: moved[server.classes.names.index(name)] for name in arrival["declared"]}
+        means = server.state.group("means")["known"]
+        cosines = {name: float(F.cosine_similarity(row[None], means, eps=1e-12).max()) for name, row in rows.items()}
+        found = {key: arrival[key] for key in ("shift", "limit", "alike")}
+        return Evidence(diff_f, classifier_difference(own, start), rows=cosines, **found)
 
     def probe_samples(self, server: Server) -> Tensor:
         """What models are compared on: public samples, or draws from the class means that sources offered."""
@@ -343,19 +397,16 @@ class Gains(FedAvg):
         p = self.params
         if p.rule == "fixed":
             return by_fixed(evidence, p.t_f, p.t_c)
-        return by_federation(evidence, p.deviations, p.least_spread, p.row_ratio)
+        return by_federation(evidence)
 
-    def begin_with_both(
-        self, server: Server, own: Mapping[str, Tensor], sizes: Mapping[str, int], verdict: Verdict
-    ) -> None:
+    def begin_with_both(self, server: Server, own: Mapping[str, Tensor], verdict: Verdict, own_samples: int) -> None:
         """Iteration 0: all sources still have the federation's model, the newcomer has its own (Eq. 4-7)."""
         newcomer, arrival, trained_for = self.newcomer(server), server.state.info["arrival"], server.classes
         server.classes = before(server)
         for name in verdict.classes:
             server.classes.add(name, newcomer, server.step.index)
         arrival["kind"], arrival["declared"] = verdict.kind, list(verdict.classes)
-        others = sum(count for name, count in sizes.items() if name != newcomer)
-        models = {SOURCES: (server.state.group("model"), others), newcomer: (own, sizes[newcomer])}
+        models = {SOURCES: (server.state.group("model"), arrival["samples"]), newcomer: (own, own_samples)}
         pair = [
             Reply(name, Payload.of({"samples": samples}, model=self.refitted(server, weights, trained_for)))
             for name, (weights, samples) in models.items()
@@ -381,6 +432,25 @@ class Gains(FedAvg):
                 diff_c[reply.client] = classifier_difference(weights, own)
         self.put_together(server, replies, diff_f, diff_c)
         self.correction.merge(server, replies)
+        self.average_tail(server)
+
+    def average_tail(self, server: Server) -> None:
+        """Over the last half of the rounds keep the models' mean, which the stage ends with.
+
+        Where one side has only old classes and the other only new ones, each round's model leans to one of them.
+        """
+        half = self.params.adapt_rounds // 2
+        count = server.step.round - half + 1
+        if self.params.tail == "last" or count < 1:
+            return
+        model, mean = server.state.group("model"), server.state.group("mean")
+        mean = {
+            name: (tensor.double() + (count - 1) * mean[name].double()).div(count).to(tensor.dtype) if mean else tensor
+            for name, tensor in model.items()
+        }
+        server.state.put("mean", mean)
+        if server.step.round == self.params.adapt_rounds - 1:
+            server.state.put("model", mean)
 
     def put_together(
         self, server: Server, replies: Iterable[Reply], diff_f: Mapping[str, float], diff_c: Mapping[str, float]
@@ -409,21 +479,22 @@ class Gains(FedAvg):
         return {**sources, newcomer: 1.0 - sum(sources.values())}
 
     def take_judgement(self, server: Server, replies: Replies) -> None:
-        """Keep what was learnt, or go back if too much was forgotten for it."""
-        newcomer = self.newcomer(server)
-        counts = {"sources": [0, 0, 0], "newcomer": [0, 0, 0]}
-        for reply in replies:
-            whose = "newcomer" if reply.client == newcomer else "sources"
-            seen = (reply.samples, reply.payload.info["before"], reply.payload.info["now"])
-            counts[whose] = [total + more for total, more in zip(counts[whose], seen, strict=True)]
-        figures = {
-            whose: {"samples": samples, "before": right / max(1, samples), "now": now / max(1, samples)}
-            for whose, (samples, right, now) in counts.items()
-        }
-        forgotten = figures["sources"]["before"] - figures["sources"]["now"]
-        limit = self.params.max_forgetting
+        """Set what new rows must win by; then keep what was learnt, or go back if too much was forgotten for it."""
+        newcomer, known = self.newcomer(server), len(server.state.info["arrival"]["before"])
+        bias = 0.0
+        if self.params.calibrate:
+            everyone = joined(reply.payload.group("model") for reply in replies)
+            bias = best_bias(everyone, known, len(server.classes) - known)
+        figures = {}
+        for whose in ("sources", "newcomer"):
+            theirs = [reply for reply in replies if (reply.client == newcomer) == (whose == "newcomer")]
+            then = accuracy(joined(reply.payload.group("before") for reply in theirs), math.inf)
+            now = accuracy(joined(reply.payload.group("model") for reply in theirs), bias)
+            figures[whose] = {"samples": len(now), "before": share(then), "now": share(now)}
+        self.set_apart(server, known, bias)
+        forgotten, limit = figures["sources"]["before"] - figures["sources"]["now"], self.params.max_forgetting
         refused = limit is not None and forgotten > limit
-        server.finding("judgement", client=newcomer, forgotten=forgotten, refused=refused, **figures)
+        server.finding("judgement", client=newcomer, bias=bias, forgotten=forgotten, refused=refused, **figures)
         for whose, name in (("sources", "source clients"), ("newcomer", newcomer)):
             row = figures[whose]
             server.note(f"{name}: {row['before']:.1%} right before, {row['now']:.1%} now (validation samples)")
@@ -433,6 +504,13 @@ class Gains(FedAvg):
             self.go_back(server, "refused")
         else:
             self.admit(server)
+
+    def set_apart(self, server: Server, known: int, bias: float) -> None:
+        """Take what new rows must win by off their biases."""
+        weights = dict(server.state.group("model"))
+        weights["head.bias"] = weights["head.bias"].clone()
+        weights["head.bias"][known : len(server.classes)] -= bias
+        server.state.put("model", weights)
 
     def admit(self, server: Server) -> None:
         """The newcomer is a member from now on."""
@@ -450,7 +528,7 @@ class Gains(FedAvg):
 
     def tidy(self, server: Server) -> None:
         """Let go of what only this stage needed."""
-        for group in ("before", "moments"):
+        for group in ("before", "moments", "means", "mean"):
             server.state.drop(group)
 
     # --- answers and figures ------------------------------------------------------------------------------
@@ -479,9 +557,12 @@ class GainsPaper(Gains):
         momentum: float = changed("momentum", 0.2)
         weight_decay: float = changed("weight_decay", 5e-4)
         discover_epochs: int = changed("discover_epochs", 5)
+        keep: float = changed("keep", 0.3)
         rule: Literal["federation", "fixed"] = changed("rule", "fixed")
         sources: Literal["samples", "equal"] = changed("sources", "equal")
         new_rows: Literal["both", "newcomer"] = changed("new_rows", "newcomer")
+        tail: Literal["mean", "last"] = changed("tail", "last")
+        calibrate: bool = changed("calibrate", False)
 
 
 @METHODS.add("gains-released")
@@ -505,21 +586,31 @@ def before(server: Server) -> ClassRegistry:
     return ClassRegistry.from_json(server.state.info["arrival"]["before"])
 
 
-@torch.inference_mode()
-def correct(model: Network, samples: Samples, classes: int) -> int:
-    """How many samples the network answers rightly with one of its first `classes` outputs."""
-    model.eval()
-    device = next(model.parameters()).device
-    answers = [model(x.to(device))[:, :classes].argmax(1).cpu() == y for x, y in samples.batches(JUDGED_AT_ONCE)]
-    return int(sum(right.sum() for right in answers))
+def share(right: np.ndarray) -> float:
+    """The share of samples that are answered rightly; 0 without samples."""
+    return float(right.mean()) if len(right) else 0.0
+
+
+def mean_embeddings(sources: Iterable[Statistics]) -> Tensor:
+    """Every known class's mean embedding over source clients (K', d), of classes that any of them has."""
+    count, total = np.zeros((0, 1)), np.zeros((0, 1))
+    for source in sources:
+        weighed = source.count[:, None] * source.mean
+        count = source.count[:, None] + (count if len(count) else 0)
+        total = weighed + (total if len(total) else 0)
+    there = (count > 0).flatten()
+    return torch.as_tensor(total[there] / count[there]).float()
 
 
 def check_declaration(server: Server, reply: Payload) -> None:
     """Refuse names that cannot be classes' names, and counts or means that do not fit."""
-    moments = reply.group("moments")
+    samples, moments = reply.info["samples"], reply.group("moments")
     if moments:
         check_like(moments, moments_spec(len(server.classes), server.task.input_shape), "moments")
-        check_moments(moments, reply.info["samples"])
+        check_moments(moments, samples)
+    spread = reply.info.get("own_shift")
+    if spread is not None and (not isinstance(spread, (int, float)) or not math.isfinite(spread)):
+        raise BadReply(f"info 'own_shift' is {str(spread)[:40]}, expected a number")
     labels = reply.info.get("labels", {})
     if not isinstance(labels, dict) or len(labels) > MOST_CLASSES:
         raise BadReply(f"info 'labels' must be a table of at most {MOST_CLASSES} classes")
@@ -528,17 +619,11 @@ def check_declaration(server: Server, reply: Payload) -> None:
             raise BadReply(f"class name {name[:40]!r} must be one line of at most {MOST_CHARACTERS} characters")
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise BadReply(f"class {name!r} has {str(count)[:40]} samples, expected a whole number from 1 on")
-    if labels and sum(labels.values()) != reply.info["samples"]:
+    if labels and sum(labels.values()) != samples:
         raise BadReply("the classes' samples do not add up to info 'samples'")
+    width = server.state.group("model")["head.weight"].shape[1]
+    check_statistics(reply.group("classes"), len(labels) or len(server.classes), width, samples)
     try:
         check_names("this client", labels, server.classes.names)
     except UserError as problem:
         raise BadReply(str(problem)) from problem
-
-
-def check_judgement(reply: Payload) -> None:
-    """Refuse counts of right answers that cannot be."""
-    for key in ("before", "now"):
-        count = reply.info.get(key)
-        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= reply.info["samples"]:
-            raise BadReply(f"info {key!r} is {str(count)[:40]}, expected a whole number of at most the samples")

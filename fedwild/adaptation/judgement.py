@@ -1,0 +1,95 @@
+"""Whether old and new are both answered rightly, and what new classes' rows must win by.
+
+Clients that hold only old classes and a newcomer that holds only new ones never train old rows against new ones on the
+same samples. How far a new row must be ahead is therefore measured: on validation samples of both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedwild.data.samples import Samples
+from fedwild.errors import BadReply
+from fedwild.models import Network
+
+JUDGED_AT_ONCE = 256
+
+
+@torch.inference_mode()
+def judged(model: Network, samples: Samples, known: int, classes: int) -> dict[str, Tensor]:
+    """For every sample, by margin: the largest new logit minus the largest old one, whether the sample's class is new,
+    and whether the best class of its own kind, old or new, is the right one; each (n,).
+
+    Without new classes all margins are 0.
+    """
+    model.eval()
+    device = next(model.parameters()).device
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    for x, y in samples.batches(JUDGED_AT_ONCE):
+        logits = model(x.to(device))[:, :classes].cpu()
+        old, best_old = logits[:, :known].max(1)
+        new, best_new = logits[:, known:].max(1) if classes > known else (old, best_old)
+        is_new = y >= known
+        right = torch.where(is_new, best_new + known == y, best_old == y)
+        parts.append((new - old, is_new, right))
+    if not parts:
+        return empty()
+    margins, is_new, right = (torch.cat(column) for column in zip(*parts, strict=True))
+    # Sorted, so that they tell nothing about the order of samples.
+    order = margins.sort(stable=True).indices
+    return {
+        "margin": margins[order].float(),
+        "new": is_new[order].to(torch.uint8),
+        "right": right[order].to(torch.uint8),
+    }
+
+
+def empty() -> dict[str, Tensor]:
+    """The judgement of nobody."""
+    flags = torch.empty(0, dtype=torch.uint8)
+    return {"margin": torch.empty(0), "new": flags, "right": flags.clone()}
+
+
+def joined(replies: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Several clients' judgements as one."""
+    parts = [empty(), *replies]
+    return {name: torch.cat([part[name] for part in parts]) for name in empty()}
+
+
+def check_judged(reply: Mapping[str, Tensor], samples: int) -> None:
+    """Refuse what `judged` cannot have made of so many samples."""
+    for name, like in empty().items():
+        tensor = reply.get(name)
+        if tensor is None or tensor.dtype != like.dtype or tensor.shape != (samples,):
+            raise BadReply(f"judged tensor {name!r} is not {like.dtype} of {samples} samples")
+
+
+def accuracy(reply: Mapping[str, Tensor], bias: float) -> np.ndarray:
+    """Whether each sample is answered rightly if new rows must win by more than `bias` (n,)."""
+    margin, new, right = (reply[name].numpy() for name in ("margin", "new", "right"))
+    return (right == 1) & ((margin > bias) == (new == 1))
+
+
+def best_bias(reply: Mapping[str, Tensor], old_classes: int, new_classes: int) -> float:
+    """What new rows should win by for the best mean accuracy over all classes, each class counting the same.
+
+    It lies midway between two margins; of equally good ones the smallest change is taken. Without samples of both
+    kinds nothing is changed.
+    """
+    margin, new, right = (reply[name].double().numpy() for name in ("margin", "new", "right"))
+    olds, news = (new == 0).sum(), (new == 1).sum()
+    if not olds or not news:
+        return 0.0
+    places = np.unique(margin)
+    candidates = np.concatenate([[0.0], (places[1:] + places[:-1]) / 2])
+    held = np.sort(margin[(new == 0) & (right == 1)])
+    won = np.sort(margin[(new == 1) & (right == 1)])
+    kept = np.searchsorted(held, candidates, side="right") / olds
+    gained = (len(won) - np.searchsorted(won, candidates, side="right")) / news
+    score = old_classes * kept + new_classes * gained
+    best = candidates[score >= score.max() - 1e-12]
+    return float(best[np.abs(best).argmin()])
