@@ -11,6 +11,7 @@ from fedwild.methods import (  # noqa: F401  (each registers itself)
     fedov,
     fedpd,
     fedproto,
+    gains,
     gal,
     local_only,
     qffl,
