@@ -57,6 +57,7 @@ from fedwild.hyper import with_default
 from fedwild.initial import HEAD, Initial
 from fedwild.methods.base import METHODS
 from fedwild.methods.fedavg import FedAvg
+from fedwild.models import Network
 from fedwild.payload import Payload, check_like
 from fedwild.protocol import Client, Outcome, Phase, Replies, Reply, Server, Step
 from fedwild.rng import Rng
@@ -289,6 +290,7 @@ class Gains(FedAvg):
             self.take_evidence(server, replies)
         elif phase.startswith("adapt-"):
             self.aggregate(server, replies)
+            self.average_tail(server)
         else:
             self.take_judgement(server, replies)
 
@@ -432,7 +434,6 @@ class Gains(FedAvg):
                 diff_c[reply.client] = classifier_difference(weights, own)
         self.put_together(server, replies, diff_f, diff_c)
         self.correction.merge(server, replies)
-        self.average_tail(server)
 
     def average_tail(self, server: Server) -> None:
         """Over the last half of the rounds keep the models' mean, which the stage ends with.
@@ -451,6 +452,7 @@ class Gains(FedAvg):
         server.state.put("mean", mean)
         if server.step.round == self.params.adapt_rounds - 1:
             server.state.put("model", mean)
+            server.state.drop("mean")
 
     def put_together(
         self, server: Server, replies: Iterable[Reply], diff_f: Mapping[str, float], diff_c: Mapping[str, float]
@@ -532,6 +534,12 @@ class Gains(FedAvg):
             server.state.drop(group)
 
     # --- answers and figures ------------------------------------------------------------------------------
+
+    def answering(self, server: Server) -> Network:
+        """The mean of the stage's last models, where there is one by now."""
+        group = "mean" if "mean" in server.state else "model"
+        outputs = self.outputs(len(server.classes))
+        return server.task.network(server.state.group(group), outputs, self.bias, slot="predictor")
 
     def members(self, server: Server) -> Sequence[str]:
         """A newcomer that was sent away has no say in the threshold."""
