@@ -372,10 +372,13 @@ class Gains(FedAvg):
     def evidence(self, server: Server, own: Mapping[str, Tensor]) -> Evidence:
         """Diff^F and Diff^C of the newcomer's model, and what the declared classes' rows moved to."""
         start, probes, arrival = server.state.group("model"), self.probe_samples(server), server.state.info["arrival"]
-        diff_f = feature_difference(self.features_of(server, own, probes), self.features_of(server, start, probes))
+        embedded = self.features_of(server, start, probes)
+        diff_f = feature_difference(self.features_of(server, own, probes), embedded)
         moved = own["head.weight"] - start["head.weight"]
         rows = {name: moved[server.classes.names.index(name)] for name in arrival["declared"]}
         means = server.state.group("means")["known"]
+        # Where no source has enough samples of any class, the probes stand for them.
+        means = means if len(means) else embedded
         cosines = {name: float(F.cosine_similarity(row[None], means, eps=1e-12).max()) for name, row in rows.items()}
         found = {key: arrival[key] for key in ("shift", "limit", "alike")}
         return Evidence(diff_f, classifier_difference(own, start), rows=cosines, **found)
@@ -445,10 +448,7 @@ class Gains(FedAvg):
         if self.params.tail == "last" or count < 1:
             return
         model, mean = server.state.group("model"), server.state.group("mean")
-        mean = {
-            name: (tensor.double() + (count - 1) * mean[name].double()).div(count).to(tensor.dtype) if mean else tensor
-            for name, tensor in model.items()
-        }
+        mean = running_mean(mean, model, count) if mean else model
         server.state.put("mean", mean)
         if server.step.round == self.params.adapt_rounds - 1:
             server.state.put("model", mean)
@@ -587,6 +587,16 @@ class GainsReleased(GainsPaper):
 def stage_of(step: Step) -> int:
     """The stage of a phase such as adapt-2, counted from 1."""
     return int(step.phase.rpartition("-")[2])
+
+
+def running_mean(mean: Mapping[str, Tensor], model: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
+    """The mean of `count` models from that of all but the last one; whole numbers are the last one's."""
+    return {
+        name: (mean[name].double() + (last.double() - mean[name].double()) / count).to(last.dtype)
+        if last.is_floating_point()
+        else last
+        for name, last in model.items()
+    }
 
 
 def before(server: Server) -> ClassRegistry:
