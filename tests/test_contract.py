@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -18,18 +19,38 @@ from fedwild.errors import UserError
 from fedwild.federation import Federation
 from fedwild.methods import METHODS
 from fedwild.payload import Payload
-from fedwild.protocol import Server
+from fedwild.protocol import Server, Step
 from fedwild.rng import Rng
 from fedwild.runs.events import read_events
 from fedwild.runs.folder import RunFolder
-from tests.tiny import brief, even_shares, model_bytes, opened, run_tiny, split_by, tiny_dataset, tiny_experiment
+from tests.tiny import (
+    brief,
+    even_shares,
+    joined_by,
+    model_bytes,
+    opened,
+    run_tiny,
+    split_by,
+    tiny_dataset,
+    tiny_experiment,
+)
 
 ALL = METHODS.names()
+WELCOMING = [name for name in ALL if METHODS.get(name).grows]
 
 
 def small(method: str) -> tuple[Any, Any]:
     dataset = tiny_dataset(classes=2)
-    return dataset, split_by(dataset, 2, even_shares(dataset, 2, 3))
+    return dataset, welcoming(method, dataset, split_by(dataset, 2, even_shares(dataset, 2, 3)))
+
+
+def welcoming(method: str, dataset: Any, split: Any) -> Any:
+    """For a method that takes in newcomers, the split with one that has the last class and a little of the first."""
+    if method not in WELCOMING:
+        return split
+    labels = dataset.y_train
+    new = (labels == len(dataset.classes) - 1).nonzero().flatten().tolist()
+    return joined_by(split, dataset, [*new, *(labels == 0).nonzero().flatten().tolist()[:4]])
 
 
 @pytest.mark.parametrize("method", ALL)
@@ -37,7 +58,7 @@ def small(method: str) -> tuple[Any, Any]:
 @pytest.mark.parametrize("classes", [1, 2, 3])
 def test_runs_for_any_number_of_classes_and_clients(method: str, classes: int, clients: int, tmp_path: Path) -> None:
     dataset = tiny_dataset(classes)
-    split = split_by(dataset, classes, even_shares(dataset, classes, clients))
+    split = welcoming(method, dataset, split_by(dataset, classes, even_shares(dataset, classes, clients)))
     result = run_tiny(tmp_path / "run", method, dataset, split)
     assert 0 <= result["metrics"]["closed_accuracy"] <= 1
     assert result["bytes_up"] > 0
@@ -49,7 +70,7 @@ def test_survives_a_client_with_one_sample_one_class_or_nothing(method: str, tmp
     dataset = tiny_dataset(classes=3)
     rows = even_shares(dataset, 3, 1)[0]
     one_class = [row for row in rows if int(dataset.y_train[row]) == 1]
-    split = split_by(dataset, 3, [rows, rows[:1], one_class, []])
+    split = welcoming(method, dataset, split_by(dataset, 3, [rows, rows[:1], one_class, []]))
     events: list[dict[str, Any]] = []
     result = run_tiny(tmp_path / "run", method, dataset, split, listener=events.append)
     assert not [event for event in events if event["event"] == "client-failed"]
@@ -152,6 +173,10 @@ def test_payloads_survive_encoding(method: str, tmp_path: Path) -> None:
     experiment = tiny_experiment(method, dataset, split)
     payload = Payload.read(tmp_path / "run" / "model.safetensors")
     server = Server.from_payload(payload, experiment.task, Rng(0))
+    server.newcomers = split.newcomers
+    if split.newcomers:
+        # When the last stage is over, a round of it can be begun anew.
+        server.step = Step("declare-1", 0, server.step.index)
     sent = experiment.method.send(server, "client-00")
     down = tmp_path / "down.safetensors"
     sent.write(down)
@@ -179,7 +204,7 @@ def test_predictor_answers_for_a_batch_of_any_size(method: str, count: int, tmp_
     predictor = experiment.method.predictor(server, whose if experiment.method.is_personal(server) else None)
     x = torch.rand(count, *dataset.input_shape)
     answer = predictor.predict(x)
-    assert answer.logits.shape == (count, 2)
+    assert answer.logits.shape == (count, len(server.classes))
     assert answer.unknown.shape == (count,)
     assert torch.isfinite(answer.unknown).all()
     again = predictor.predict(x[:1])
@@ -252,7 +277,23 @@ GAL: dict[str, dict[str, Any]] = {
     "smallest": {"method": {"novelty": "fixed", "r": 1.0, "min_count": 1, "clusters": 6}},
     "steps": {"method": {"novelty": "fixed", "r": 1.0}},
 }
+ANY_SHIFT = {"rule": "federation", "min_count": 2, "least_shift": 0.0}
+GAINS: dict[str, dict[str, Any]] = {
+    **{key: {"rule": "fixed"} for key in ("t_f", "t_c")},
+    **{key: {**ANY_SHIFT, "times": 0.0} for key in ("least_shift", "min_count")},
+    "times": {**ANY_SHIFT, "times": 1e9},
+    "yardstick": {**ANY_SHIFT, "times": 5.0},
+    "synonym": {"min_count": 2},
+    "rule": {"t_f": 1e9},
+    # Half of two rounds is the last one.
+    "tail": {"adapt_rounds": 4},
+    "calibrate": {"lr": 0.01},
+    "max_forgetting": {"lr": 0.3, "calibrate": False},
+}
+SAME_CLASSES = ("least_shift", "times", "yardstick", "min_count")
+"""Settings that decide about domains, so that the newcomer must not bring classes."""
 WHERE_IT_ACTS: dict[tuple[str, str], dict[str, Any]] = {
+    **{(method, key): {"method": needs} for method in WELCOMING for key, needs in GAINS.items()},
     **{(method, key): needs for method in ("gal", "gal-paper") for key, needs in GAL.items()},
     **{(method, key): needs for method in ("fedoss", "fedoss-paper") for key, needs in FEDOSS.items()},
     # Agreement is all or nothing after one round, a half after two.
@@ -280,6 +321,17 @@ SMALLER = {
     "min_count": 100,
 }
 OTHER_VALUES: dict[tuple[str, str], Any] = {
+    **{
+        (method, key): value
+        for method in WELCOMING
+        for key, value in {
+            **dict.fromkeys(("t_f", "t_c", "least_shift", "synonym"), 1e9),
+            "times": 0.0,
+            "probes": 3,
+            "min_count": 1000,
+            "max_forgetting": 0.0,
+        }.items()
+    },
     **{(method, "min_count"): 1000 for method in ("gal", "gal-paper")},
     **{(method, "min_known_count"): 1000 for method in ("gal", "gal-paper")},
     **{(method, "novelty"): "fixed" for method in ("gal", "gal-paper")},
@@ -304,6 +356,9 @@ def test_every_setting_takes_effect(method: str, section: str, key: str, tmp_pat
     rows = even_shares(dataset, 2, 1)[0]
     unknown = (dataset.y_train == 2).nonzero().flatten().tolist()
     split = split_by(dataset, 2, [rows[:6], rows[6:14], rows[14:]], unlabelled=unknown)
+    split = welcoming(method, dataset, split)
+    if method in WELCOMING and key in SAME_CLASSES:
+        dataset = replace(dataset, y_train=dataset.y_train.where(dataset.y_train < 2, 0))
     part = default_parts(METHODS.get(method)).get(section)
     params = METHODS.get(method).Params if part is None else PARTS[section].params(part)
     field = params.model_fields[key]
@@ -314,7 +369,19 @@ def test_every_setting_takes_effect(method: str, section: str, key: str, tmp_pat
     changed = {**needs, section: {**needs.get(section, {}), key: other}}
     run_tiny(tmp_path / "before", method, dataset, split, needs)
     run_tiny(tmp_path / "after", method, dataset, split, changed)
+    if key in ONLY_TOLD:
+        before, after = (notes(tmp_path / name) for name in ("before", "after"))
+        assert before != after
+        return
     assert model_bytes(tmp_path / "before") != model_bytes(tmp_path / "after")
+
+
+ONLY_TOLD = ("synonym",)
+"""Settings that change what is said, not what is learnt."""
+
+
+def notes(folder: Path) -> list[str]:
+    return [event["text"] for event in read_events(folder / "events.jsonl") if event["event"] == "note"]
 
 
 @pytest.mark.parametrize("method", ALL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,17 @@ def split_by(dataset: Dataset, known: int, shares: list[list[int]], unlabelled: 
     return Split(tuple(clients), tuple(names), (), tuple(dataset.classes[known:]), test, public, "train")
 
 
+def joined_by(split: Split, dataset: Dataset, rows: list[int], name: str = "newcomer") -> Split:
+    """The split with a client that is no member yet, with these training rows; every fourth is for validation."""
+    held = np.array(sorted(rows), dtype=np.int64)
+    validation = held[3::4]
+    labels = np.unique(dataset.y_train.numpy()[held])
+    test = split.test[np.isin(dataset.y_test.numpy()[split.test], labels)]
+    known = tuple(dataset.classes[label] for label in labels)
+    client = ClientSplit(name, np.setdiff1d(held, validation), validation, held[:0], test, known)
+    return replace(split, clients=(*split.clients, client), newcomers=(*split.newcomers, name))
+
+
 def even_shares(dataset: Dataset, known: int, clients: int) -> list[list[int]]:
     """The rows of known classes, dealt in turn."""
     rows = [i for i, label in enumerate(dataset.y_train.tolist()) if label < known]
@@ -65,9 +77,12 @@ def even_shares(dataset: Dataset, known: int, clients: int) -> list[list[int]]:
 
 
 def brief(method: str) -> dict[str, Any]:
-    """Settings that make any method quick: two of every kind of round, one of every kind of epoch."""
+    """Settings that make any method quick: two of every kind of round, one of every kind of epoch.
+
+    Fixed limits are 0, so that a newcomer always brings something.
+    """
     fields = METHODS.get(method).Params.model_fields
-    sizes = {"rounds": 2, "epochs": 1, "batch_size": 4}
+    sizes = {"rounds": 2, "epochs": 1, "batch_size": 4, "t_f": 0.0, "t_c": 0.0}
     return {name: value for name in fields for ending, value in sizes.items() if name.endswith(ending)}
 
 
