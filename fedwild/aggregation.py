@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -55,6 +55,16 @@ def weighted_sum(replies: Iterable[Reply], group: str, weight: Callable[[Reply, 
             if w != 0:
                 sums.add(name, tensor, w)
     return sums.divided_by(1.0)
+
+
+def running_mean(mean: Mapping[str, Tensor], model: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
+    """The mean of `count` models from that of all but the last one; whole numbers are the last one's."""
+    return {
+        name: (mean[name].double() + (last.double() - mean[name].double()) / count).to(last.dtype)
+        if last.is_floating_point()
+        else last
+        for name, last in model.items()
+    }
 
 
 class Sums:

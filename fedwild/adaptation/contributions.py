@@ -53,21 +53,15 @@ def class_model(
 
 
 def both_sides(
-    model: Mapping[str, Tensor],
-    replies: Iterable[Reply],
-    newcomer: str,
-    rows: Sequence[int],
-    sent: Mapping[str, Tensor],
+    model: Mapping[str, Tensor], replies: Iterable[Reply], newcomer: str, rows: Sequence[int]
 ) -> dict[str, Tensor]:
-    """The model with what sources made of the newcomer's rows, too: w_T + mean_n (w_n - w_sent).
+    """The model with new rows midway between the newcomer's and the sources' mean.
 
     The newcomer has learnt which of its samples belong to the new classes, the sources which of theirs do not.
     """
-    sources, chosen = source_head(replies, newcomer), torch.as_tensor(rows, dtype=torch.int64)
-    moved = {name: (tensor - sent[name])[chosen] for name, tensor in sources.items()}
-    return {
-        name: tensor.index_add(0, chosen, moved[name]) if name in moved else tensor for name, tensor in model.items()
-    }
+    chosen = torch.as_tensor(rows, dtype=torch.int64)
+    midway = {name: (model[name] + mean).div(2)[chosen] for name, mean in source_head(replies, newcomer).items()}
+    return {**model, **{name: model[name].index_copy(0, chosen, rows_) for name, rows_ in midway.items()}}
 
 
 def source_head(replies: Iterable[Reply], newcomer: str) -> dict[str, Tensor]:

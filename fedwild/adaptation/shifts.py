@@ -12,7 +12,7 @@ several domains has room for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,8 @@ from fedwild.errors import BadReply
 from fedwild.models import Network
 
 MEASURED_AT_ONCE = 256
+FEWEST = 2
+"""A mean of fewer samples has no variance, so that nobody could say how far it would be off by chance."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,12 @@ def check_statistics(tensors: Mapping[str, Tensor], classes: int, width: int, sa
         raise BadReply("a variance is below 0")
 
 
-def pooled_variance(sources: Iterable[Statistics]) -> np.ndarray:
-    """V (K,): the variance of each class within source clients; NaN for a class that none has twice."""
-    squares, freedom = np.zeros(0), np.zeros(0)
+def pooled_variance(sources: Iterable[Statistics], classes: int) -> np.ndarray:
+    """V (K,): the variance of each of K classes within source clients; NaN for a class that none has twice."""
+    squares, freedom = np.zeros(classes), np.zeros(classes)
     for source in sources:
-        squares = _grown(squares, source) + source.count * source.variance
-        freedom = _grown(freedom, source) + np.maximum(0, source.count - 1)
+        squares += source.count * source.variance
+        freedom += np.maximum(0, source.count - 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(freedom > 0, squares / freedom, np.nan)
 
@@ -121,27 +123,49 @@ def shift(client: Statistics, nearest: np.ndarray, same: Mapping[int, int]) -> f
 
 def own_shift(train: Statistics, held_out: Statistics) -> float | None:
     """S of a client's own held-out samples against those that it trains on; None if it has too few."""
-    variance = pooled_variance([train])
+    variance = pooled_variance([train], len(train.count))
     classes = {c: c for c in range(len(train.count))}
     value = shift(held_out, shifts(held_out, train, variance), classes)
     return None if np.isnan(value) else value
 
 
-def between_clients(sources: Mapping[str, Statistics], variance: np.ndarray) -> dict[str, float]:
+def between_clients(sources: Iterable[Statistics], variance: np.ndarray) -> list[float]:
     """S of every source client against all the others; clients without a class in common with others are left out."""
-
-    def others(name: str) -> Iterator[Statistics]:
-        return (source for other, source in sources.items() if other != name)
-
+    held = list(sources)
     same = {c: c for c in range(len(variance))}
-    found = {name: shift(own, nearest_shifts(own, others(name), variance), same) for name, own in sources.items()}
-    return {name: value for name, value in found.items() if not np.isnan(value)}
+    found = []
+    for place, own in enumerate(held):
+        others = held[:place] + held[place + 1 :]
+        found.append(shift(own, nearest_shifts(own, others, variance), same))
+    return [value for value in found if not np.isnan(value)]
+
+
+def mean_embeddings(sources: Iterable[Statistics], classes: int, width: int) -> Tensor:
+    """Every class's mean embedding over source clients (K', width), of the classes that any of them has."""
+    count, total = np.zeros(classes), np.zeros((classes, width))
+    for source in sources:
+        count += source.count
+        total += source.count[:, None] * source.mean
+    there = count > 0
+    return torch.as_tensor(total[there] / count[there, None]).float()
+
+
+def same_classes(labels: Sequence[str], known: Sequence[str]) -> dict[int, int]:
+    """Places of the client's classes that the federation knows, and their places there."""
+    return {c: known.index(name) for c, name in enumerate(labels) if name in known}
+
+
+def most_alike(
+    client: Statistics, nearest: np.ndarray, labels: Sequence[str], known: Sequence[str], at_least: int
+) -> dict[str, tuple[str, float]]:
+    """For each class that the federation does not know, of at least so many samples, the known one that is nearest."""
+    return {
+        name: (known[int(np.nanargmin(nearest[c]))], float(np.nanmin(nearest[c])))
+        for c, name in enumerate(labels)
+        if name not in known and client.count[c] >= at_least and np.isfinite(nearest[c]).any()
+    }
 
 
 def _noise(client: Statistics) -> np.ndarray:
     """v_c / (n_c - 1), what sampling adds to the distance of a mean; NaN where a class has not two samples."""
     return np.where(client.count > 1, client.variance / np.maximum(1, client.count - 1), np.nan)
-
-
-def _grown(total: np.ndarray, source: Statistics) -> np.ndarray:
-    return total if len(total) else np.zeros(len(source.count))

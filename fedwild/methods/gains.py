@@ -16,7 +16,7 @@ the newcomer. For every newcomer, one after the other:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -26,46 +26,45 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedwild.adaptation.contributions import both_sides, class_model, contributions, domain_model
+from fedwild.adaptation.declarations import Sources, check_declaration, own_shifts
 from fedwild.adaptation.differences import classifier_difference, feature_difference, features
 from fedwild.adaptation.judgement import accuracy, best_bias, check_judged, joined, judged
 from fedwild.adaptation.keeping import Keeping
 from fedwild.adaptation.probes import (
-    check_moments,
     class_moments,
     drawn_probes,
     merged_moments,
-    moments_spec,
     public_probes,
 )
 from fedwild.adaptation.shifts import (
+    FEWEST,
     Statistics,
     between_clients,
-    check_statistics,
     class_statistics,
+    mean_embeddings,
+    most_alike,
     nearest_shifts,
     own_shift,
     pooled_variance,
+    same_classes,
     shift,
 )
 from fedwild.adaptation.verdict import Evidence, Verdict, by_federation, by_fixed, synonyms
+from fedwild.aggregation import running_mean
 from fedwild.classes import ClassRegistry
 from fedwild.corrections import Steering
-from fedwild.data import check_names
 from fedwild.discovery.truth import covered_truth
-from fedwild.errors import BadReply, UserError
 from fedwild.hyper import with_default
 from fedwild.initial import HEAD, Initial
 from fedwild.methods.base import METHODS
 from fedwild.methods.fedavg import FedAvg
 from fedwild.models import Network
-from fedwild.payload import Payload, check_like
+from fedwild.payload import Payload
 from fedwild.protocol import Client, Outcome, Phase, Replies, Reply, Server, Step
 from fedwild.rng import Rng
 from fedwild.task import copied, weights_of
 from fedwild.training import train
 
-MOST_CLASSES, MOST_CHARACTERS = 1000, 100
-"""No newcomer may declare more classes, nor longer names."""
 SOURCES = ""
 """All source clients as one, while they have one model; no client has this name."""
 
@@ -205,25 +204,27 @@ class Gains(FedAvg):
         if phase == "source":
             return super().local(payload, client, rng)
         if phase.startswith("declare-"):
-            return self.declare(payload, client, rng)
+            return self.declare(payload, client)
         if phase.startswith("discover-"):
             return self.show(payload, client, rng)
         if phase.startswith("adapt-"):
             return self.adapt(payload, client, rng)
         return self.judge(payload, client)
 
-    def declare(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+    def declare(self, payload: Payload, client: Client) -> Payload:
         """Where a client's classes lie; the newcomer's are all that it has labels of, known or not."""
         model = client.task.network(payload.group("model"), self.outputs(len(client.classes)), self.bias)
         if client.name == payload.info["newcomer"]:
-            own = client.train_as(tuple(client.labels))
-            reply = Payload(info={"samples": len(own), "labels": dict(client.labels)})
-            reply.put("classes", class_statistics(model, own, len(client.labels), 2).tensors())
+            # JSON sorts names, and rows must go with them.
+            names = sorted(client.labels)
+            own = client.train_as(names)
+            reply = Payload(info={"samples": len(own), "labels": {name: client.labels[name] for name in names}})
+            reply.put("classes", class_statistics(model, own, len(names), FEWEST).tensors())
             return reply
         self.remember(payload, client)
         count = len(client.classes)
         train, held_out = class_statistics(model, client.train, count, self.params.min_count), client.validation
-        spread = own_shift(train, class_statistics(model, held_out, count, 2))
+        spread = own_shift(train, class_statistics(model, held_out, count, FEWEST))
         reply = Payload(info={"samples": len(client.train), "own_shift": spread})
         reply.put("classes", train.tensors())
         if payload.info["probes"]:
@@ -320,28 +321,18 @@ class Gains(FedAvg):
 
     def compare(self, server: Server, replies: Replies, labels: list[str]) -> dict[str, Any]:
         """S of the newcomer, the limit for it, and for each declared class the known one that is nearest."""
-        newcomer, known = self.newcomer(server), server.classes.names
-
-        def sources() -> Iterator[tuple[str, Statistics]]:
-            return ((r.client, Statistics.of(r.payload.group("classes"))) for r in replies if r.client != newcomer)
-
+        newcomer, p = self.newcomer(server), self.params
+        sources = Sources(replies, newcomer)
         own = next(Statistics.of(r.payload.group("classes")) for r in replies if r.client == newcomer)
-        variance = pooled_variance(source for _, source in sources())
-        variance = variance if len(variance) else np.full(len(known), np.nan)
-        nearest = nearest_shifts(own, (source for _, source in sources()), variance)
-        same = {c: known.index(name) for c, name in enumerate(labels) if name in known}
-        alike = {}
-        for c, name in enumerate(labels):
-            if c not in same and own.count[c] >= self.params.min_count and np.isfinite(nearest[c]).any():
-                alike[name] = (known[int(np.nanargmin(nearest[c]))], float(np.nanmin(nearest[c])))
-        if self.params.yardstick == "between":
-            spreads = list(between_clients(dict(sources()), variance).values())
-        else:
-            told = [reply.payload.info.get("own_shift") for reply in replies if reply.client != newcomer]
-            spreads = [spread for spread in told if spread is not None]
-        limit = max(self.params.least_shift, self.params.times * max(spreads, default=0.0))
-        server.state.put("means", {"known": mean_embeddings(source for _, source in sources())})
-        return {"shift": shift(own, nearest, same), "limit": limit, "alike": alike}
+        variance = pooled_variance(sources, len(server.classes))
+        nearest = nearest_shifts(own, sources, variance)
+        spreads = between_clients(sources, variance) if p.yardstick == "between" else own_shifts(replies)
+        server.state.put("means", {"known": mean_embeddings(sources, len(server.classes), own.mean.shape[1])})
+        return {
+            "shift": shift(own, nearest, same_classes(labels, server.classes.names)),
+            "limit": max(p.least_shift, p.times * max(spreads, default=0.0)),
+            "alike": most_alike(own, nearest, labels, server.classes.names, p.min_count),
+        }
 
     def refitted(self, server: Server, weights: Mapping[str, Tensor], classes: ClassRegistry) -> dict[str, Tensor]:
         """These weights, whose head is for `classes`, with a head for the server's classes; new rows are 0."""
@@ -416,7 +407,6 @@ class Gains(FedAvg):
             Reply(name, Payload.of({"samples": samples}, model=self.refitted(server, weights, trained_for)))
             for name, (weights, samples) in models.items()
         ]
-        server.state.put("model", pair[0].payload.group("model"))
         self.put_together(server, pair, {SOURCES: 0.0}, {SOURCES: 0.0})
 
     def aggregate(self, server: Server, replies: Replies) -> None:
@@ -469,7 +459,7 @@ class Gains(FedAvg):
             new = range(len(arrival["before"]), len(server.classes))
             model = class_model(replies, encoder, newcomer, new)
             if self.params.new_rows == "both":
-                model = both_sides(model, replies, newcomer, new, server.state.group("model"))
+                model = both_sides(model, replies, newcomer, new)
             server.finding("weights", encoder=encoder)
         server.state.put("model", model)
 
@@ -589,14 +579,11 @@ def stage_of(step: Step) -> int:
     return int(step.phase.rpartition("-")[2])
 
 
-def running_mean(mean: Mapping[str, Tensor], model: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
-    """The mean of `count` models from that of all but the last one; whole numbers are the last one's."""
-    return {
-        name: (mean[name].double() + (last.double() - mean[name].double()) / count).to(last.dtype)
-        if last.is_floating_point()
-        else last
-        for name, last in model.items()
-    }
+def largest_cosine(move: Tensor, means: Tensor) -> float:
+    """The largest cosine of a row's move (d,) with one of the mean embeddings (k, d); without any, whether it moved."""
+    if not len(means):
+        return float(move.norm() > 0)
+    return float(F.cosine_similarity(move[None], means, eps=1e-12).max())
 
 
 def before(server: Server) -> ClassRegistry:
@@ -607,41 +594,3 @@ def before(server: Server) -> ClassRegistry:
 def share(right: np.ndarray) -> float:
     """The share of samples that are answered rightly; 0 without samples."""
     return float(right.mean()) if len(right) else 0.0
-
-
-def mean_embeddings(sources: Iterable[Statistics]) -> Tensor:
-    """Every known class's mean embedding over source clients (K', d), of classes that any of them has."""
-    count, total = np.zeros((0, 1)), np.zeros((0, 1))
-    for source in sources:
-        weighed = source.count[:, None] * source.mean
-        count = source.count[:, None] + (count if len(count) else 0)
-        total = weighed + (total if len(total) else 0)
-    there = (count > 0).flatten()
-    return torch.as_tensor(total[there] / count[there]).float()
-
-
-def check_declaration(server: Server, reply: Payload) -> None:
-    """Refuse names that cannot be classes' names, and counts or means that do not fit."""
-    samples, moments = reply.info["samples"], reply.group("moments")
-    if moments:
-        check_like(moments, moments_spec(len(server.classes), server.task.input_shape), "moments")
-        check_moments(moments, samples)
-    spread = reply.info.get("own_shift")
-    if spread is not None and (not isinstance(spread, (int, float)) or not math.isfinite(spread)):
-        raise BadReply(f"info 'own_shift' is {str(spread)[:40]}, expected a number")
-    labels = reply.info.get("labels", {})
-    if not isinstance(labels, dict) or len(labels) > MOST_CLASSES:
-        raise BadReply(f"info 'labels' must be a table of at most {MOST_CLASSES} classes")
-    for name, count in labels.items():
-        if not name.strip() or not name.isprintable() or len(name) > MOST_CHARACTERS:
-            raise BadReply(f"class name {name[:40]!r} must be one line of at most {MOST_CHARACTERS} characters")
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise BadReply(f"class {name!r} has {str(count)[:40]} samples, expected a whole number from 1 on")
-    if labels and sum(labels.values()) != samples:
-        raise BadReply("the classes' samples do not add up to info 'samples'")
-    width = server.state.group("model")["head.weight"].shape[1]
-    check_statistics(reply.group("classes"), len(labels) or len(server.classes), width, samples)
-    try:
-        check_names("this client", labels, server.classes.names)
-    except UserError as problem:
-        raise BadReply(str(problem)) from problem
