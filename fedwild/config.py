@@ -304,8 +304,13 @@ def _start_in_vain(table: Table, method: type[Method] | None) -> list[str]:
 
 
 def starters() -> list[str]:
-    """The methods that can begin with another run's model; their own runs end with one."""
+    """The methods that can begin with another run's model."""
     return [name for name in METHODS.names() if METHODS.get(name).starts_from]
+
+
+def sources() -> list[str]:
+    """Those of them whose own runs end with one global model."""
+    return [name for name in starters() if not METHODS.get(name).personal]
 
 
 def _overlay(table: Table, layer: Mapping[str, Any]) -> Table:

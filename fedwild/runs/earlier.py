@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedwild.config import Part, changes, resolve, starters
+from fedwild.config import Part, changes, resolve, sources
 from fedwild.errors import BadReply, UserError
 from fedwild.initial import Initial
 from fedwild.payload import check_like
@@ -40,7 +40,7 @@ def _read(folder: RunFolder, model: Part, task: Task) -> Initial:
     if "head.weight" not in weights:
         raise UserError(
             f"a run of method {method!r} has no single global model: take one of a method that has, "
-            f"such as {', '.join(starters())}."
+            f"such as {', '.join(sources())}."
         )
     _check_same_network(config.model, model)
     shape = tuple(facts["input"]["shape"])
