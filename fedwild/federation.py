@@ -230,7 +230,7 @@ class Federation:
         chosen = self.method.participants(server, present, federation.participation, server.rng) if present else []
         self._tell("round-start", phase=step.phase, round=step.round, index=step.index, clients=len(chosen))
         accepted, losses, reasons = self._collect(server, ledger, step, chosen)
-        if len(accepted) < min(federation.min_clients, len(chosen)):
+        if len(accepted) < min(federation.min_clients, len(chosen)) and not self.method.bears_silence(server):
             raise RoundFailed(
                 f"round {step.index + 1} ({step.phase}): {len(accepted)} of {len(chosen)} clients answered, "
                 f"federation.min_clients = {federation.min_clients}. Most often: {max(reasons, key=reasons.count)}. "

@@ -297,6 +297,10 @@ class Method(ABC):
         chosen = rng.numpy("participants").choice(len(present), size=count, replace=False)
         return [present[i] for i in sorted(chosen)]
 
+    def bears_silence(self, server: Server) -> bool:
+        """Whether a round that nobody answers counts, since the method knows what that means; else it fails."""
+        return False
+
     @abstractmethod
     def send(self, server: Server, client: str) -> Payload:
         """What goes down to one client. Payloads made of the same tensor objects are encoded once for all."""

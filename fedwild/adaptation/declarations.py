@@ -17,20 +17,23 @@ MOST_CLASSES, MOST_CHARACTERS = 1000, 100
 
 
 class Sources:
-    """The class statistics of all source clients, read one at a time on every pass."""
+    """The class statistics of all source clients, read one at a time on every pass.
+
+    Whoever declares classes without being the newcomer is no source: its statistics are of classes of its own.
+    """
 
     def __init__(self, replies: Replies, newcomer: str) -> None:
         self._replies, self._newcomer = replies, newcomer
 
     def __iter__(self) -> Iterator[Statistics]:
         for reply in self._replies:
-            if reply.client != self._newcomer:
+            if reply.client != self._newcomer and not reply.payload.info.get("labels"):
                 yield Statistics.of(reply.payload.group("classes"))
 
 
 def own_shifts(replies: Replies) -> list[float]:
     """How far source clients' held-out samples are from what they train on, of those that can say."""
-    told = [reply.payload.info.get("own_shift") for reply in replies]
+    told = [reply.payload.info.get("own_shift") for reply in replies if not reply.payload.info.get("labels")]
     return [float(value) for value in told if value is not None]
 
 

@@ -161,6 +161,10 @@ class Gains(FedAvg):
             members = []
         return sorted([*members, newcomer])
 
+    def bears_silence(self, server: Server) -> bool:
+        """A newcomer that does not show its model is not welcomed, and the federation goes on without it."""
+        return server.step.phase.startswith("discover-")
+
     def newcomer(self, server: Server) -> str:
         """Who is welcomed in this stage."""
         return server.newcomers[stage_of(server.step) - 1]

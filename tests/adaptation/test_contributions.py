@@ -165,26 +165,33 @@ def test_without_samples_at_any_source_the_whole_head_is_the_newcomer_s() -> Non
 
 
 def test_new_rows_of_both_sides_by_hand() -> None:
-    sent = {BODY: torch.tensor([0.0]), WEIGHT: torch.tensor([[0.0], [10.0]]), BIAS: torch.tensor([0.0, 1.0])}
     replies = replies_of(
         a=reply(10, [1.0], [[1.0], [12.0]], [1.0, 0.0]),
-        b=reply(30, [3.0], [[5.0], [6.0]], [3.0, 2.0]),
+        b=reply(30, [3.0], [[5.0], [4.0]], [3.0, 2.0]),
         new=reply(40, [8.0], [[50.0], [20.0]], [50.0, 5.0]),
     )
     model = class_model(replies, {"a": 0.25, "b": 0.25, "new": 0.5}, "new", [1])
-    found = both_sides(model, replies, "new", [1], sent)
-    # The newcomer's 20 and how sources moved the row: (10 * (12 - 10) + 30 * (6 - 10)) / 40.
-    assert found[WEIGHT].tolist() == [[4.0], [20.0 - 2.5]]
-    assert found[BIAS].tolist() == [2.5, 5.0 + (10 * -1 + 30 * 1) / 40]
+    found = both_sides(model, replies, "new", [1])
+    # Midway between the newcomer's 20 and the sources' mean, (10 * 12 + 30 * 4) / 40; old rows stay theirs.
+    assert found[WEIGHT].tolist() == [[4.0], [(20.0 + 6.0) / 2]]
+    assert found[BIAS].tolist() == [2.5, (5.0 + 1.5) / 2]
     assert found[BODY].tolist() == model[BODY].tolist()
     assert model[WEIGHT].tolist() == [[4.0], [20.0]]
 
 
-def test_sources_that_leave_new_rows_alone_change_nothing_in_them() -> None:
-    replies = random_replies({"a": 3, "new": 5})
-    sent = next(r.payload.group("model") for r in replies if r.client == "a")
-    model = class_model(replies, {"a": 0.4, "new": 0.6}, "new", [2, 3])
-    found = both_sides(model, replies, "new", [2, 3], sent)
+def test_old_rows_are_bit_equal_to_the_sources_mean_with_new_rows_of_both_sides_too() -> None:
+    replies = random_replies({"a": 3, "b": 50, "new": 5})
+    model = class_model(replies, {"a": 0.4, "b": 0.1, "new": 0.5}, "new", [2])
+    found = both_sides(model, replies, "new", [2])
+    mean = weighted_mean((r for r in replies if r.client != "new"), "model")
+    assert mean is not None
+    assert all(torch.equal(found[name][[0, 1, 3]], mean[name][[0, 1, 3]]) for name in (WEIGHT, BIAS))
+
+
+def test_where_no_source_has_samples_new_rows_are_the_newcomer_s() -> None:
+    replies = random_replies({"a": 0, "new": 5})
+    model = class_model(replies, {"a": 0.0, "new": 1.0}, "new", [2, 3])
+    found = both_sides(model, replies, "new", [2, 3])
     assert all(torch.equal(found[name], model[name]) for name in model)
 
 

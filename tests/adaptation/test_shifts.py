@@ -15,9 +15,12 @@ from fedwild.adaptation.shifts import (
     between_clients,
     check_statistics,
     class_statistics,
+    mean_embeddings,
+    most_alike,
     nearest_shifts,
     own_shift,
     pooled_variance,
+    same_classes,
     shift,
     shifts,
 )
@@ -102,25 +105,25 @@ def test_variances_are_pooled_within_clients_over_their_degrees_of_freedom() -> 
     # Clients lie far apart, which must not count.
     sources = [cloud(0, 90), cloud(1, 40)]
     sources[1] = (sources[1][0] + 100, sources[1][1])
-    found = pooled_variance(statistics(x, y, 3) for x, y in sources)
+    found = pooled_variance((statistics(x, y, 3) for x, y in sources), 3)
     assert found == pytest.approx([pooled_by_hand(sources, k) for k in range(3)], rel=1e-6)
     one_two = Statistics(np.array([2, 3]), np.zeros((2, 1)), np.array([1.0, 4.0]))
     three_one = Statistics(np.array([3, 1]), np.zeros((2, 1)), np.array([3.0, 0.0]))
-    assert pooled_variance([one_two, three_one]).tolist() == [(2 * 1 + 3 * 3) / (1 + 2), 3 * 4 / 2]
+    assert pooled_variance([one_two, three_one], 2).tolist() == [(2 * 1 + 3 * 3) / (1 + 2), 3 * 4 / 2]
 
 
 def test_a_class_that_nobody_has_twice_has_no_variance() -> None:
     lone = Statistics(np.array([1, 5, 0]), np.zeros((3, 2)), np.array([0.0, 2.0, 0.0]))
-    found = pooled_variance([lone, lone])
+    found = pooled_variance([lone, lone], 3)
     assert np.isnan(found).tolist() == [True, False, True]
     assert found[1] == 2 * 5 * 2.0 / 8
-    assert len(pooled_variance([])) == 0
+    assert np.isnan(pooled_variance([], 2)).tolist() == [True, True]
 
 
 def test_shifts_of_all_pairs_of_classes_are_those_of_the_formula() -> None:
     own, sources = cloud(0, 60), [cloud(1, 70), cloud(2, 80)]
     told = [statistics(x, y, 3) for x, y in sources]
-    variance = pooled_variance(told)
+    variance = pooled_variance(told, 3)
     mine = statistics(*own, 3)
     for source, raw in zip(told, sources, strict=True):
         found = shifts(mine, source, variance)
@@ -137,7 +140,7 @@ def test_two_samples_each_by_hand() -> None:
     # Means 1 and 4, variances 1 and 4 over n; V = 2 * 4 / 1 = 8: s = (9 - 1/1 - 4/1) / 8.
     mine = statistics(np.array([[0.0], [2.0]]), np.array([0, 0]), 1)
     theirs = statistics(np.array([[2.0], [6.0]]), np.array([0, 0]), 1)
-    assert pooled_variance([theirs]).tolist() == [8.0]
+    assert pooled_variance([theirs], 1).tolist() == [8.0]
     assert shifts(mine, theirs, np.array([8.0])).tolist() == [[0.5]]
 
 
@@ -153,7 +156,7 @@ def test_a_client_s_shift_is_the_mean_over_its_samples_of_shared_classes() -> No
 def test_without_a_class_in_common_or_enough_samples_the_shift_is_unknown() -> None:
     own = Statistics(np.array([10, 1]), np.zeros((2, 1)), np.ones(2))
     source = Statistics(np.array([1, 10]), np.zeros((2, 1)), np.ones(2))
-    found = nearest_shifts(own, [source], pooled_variance([source]))
+    found = nearest_shifts(own, [source], pooled_variance([source], 2))
     # One sample on either side says nothing about a class.
     assert np.isnan(found).tolist() == [[True, False], [True, True]]
     assert math.isnan(shift(own, found, {0: 0, 1: 1}))
@@ -172,8 +175,8 @@ def test_a_class_that_one_source_lacks_is_compared_with_those_that_have_it() -> 
 def test_where_a_class_has_no_spread_there_is_no_shift_instead_of_an_infinite_one() -> None:
     flat = Statistics(np.array([5]), np.zeros((1, 2)), np.zeros(1))
     elsewhere = Statistics(np.array([5]), np.ones((1, 2)), np.zeros(1))
-    assert np.isnan(shifts(flat, flat, pooled_variance([flat]))).all()
-    assert np.isnan(shifts(elsewhere, flat, pooled_variance([flat]))).all()
+    assert np.isnan(shifts(flat, flat, pooled_variance([flat], 1))).all()
+    assert np.isnan(shifts(elsewhere, flat, pooled_variance([flat], 1))).all()
     assert own_shift(flat, flat) is None
 
 
@@ -209,30 +212,45 @@ def test_a_client_with_too_few_samples_has_no_shift_of_its_own() -> None:
 
 
 def test_every_source_is_compared_with_all_the_others() -> None:
-    raw = {name: cloud(seed, 60) for seed, name in enumerate("abc")}
-    raw["c"] = (raw["c"][0] + 1, raw["c"][1])
-    told = {name: statistics(*own, 3) for name, own in raw.items()}
-    variance = pooled_variance(told.values())
-    found = between_clients(told, variance)
-    assert list(found) == ["a", "b", "c"]
-    for name, own in raw.items():
-        others = [raw[other] for other in raw if other != name]
-        values = [
-            min(by_hand(own, c, other, c, pooled_by_hand(list(raw.values()), c)) for other in others) for c in range(3)
-        ]
+    raw = [cloud(seed, 60) for seed in range(3)]
+    raw[2] = (raw[2][0] + 1, raw[2][1])
+    told = [statistics(*own, 3) for own in raw]
+    found = between_clients(told, pooled_variance(told, 3))
+    for place, own in enumerate(raw):
+        others = raw[:place] + raw[place + 1 :]
+        values = [min(by_hand(own, c, other, c, pooled_by_hand(raw, c)) for other in others) for c in range(3)]
         counts = [int((own[1] == c).sum()) for c in range(3)]
-        assert found[name] == pytest.approx(np.average(values, weights=counts), rel=1e-5)
-    assert found["c"] > 10 * abs(found["a"])
+        assert found[place] == pytest.approx(np.average(values, weights=counts), rel=1e-5)
+    assert found[2] > 10 * abs(found[0])
 
 
 def test_clients_without_a_class_in_common_are_not_compared() -> None:
-    told = {
-        "a": Statistics(np.array([5, 0]), np.zeros((2, 1)), np.ones(2)),
-        "b": Statistics(np.array([5, 0]), np.zeros((2, 1)), np.ones(2)),
-        "alone": Statistics(np.array([0, 5]), np.zeros((2, 1)), np.ones(2)),
-    }
-    assert list(between_clients(told, pooled_variance(told.values()))) == ["a", "b"]
-    assert between_clients({"a": told["a"]}, pooled_variance([told["a"]])) == {}
+    both = Statistics(np.array([5, 0]), np.zeros((2, 1)), np.ones(2))
+    alone = Statistics(np.array([0, 5]), np.zeros((2, 1)), np.ones(2))
+    told = [both, alone, both]
+    assert len(between_clients(told, pooled_variance(told, 2))) == 2
+    assert between_clients([both], pooled_variance([both], 2)) == []
+
+
+def test_mean_embeddings_are_those_of_all_samples_of_the_classes_that_somebody_has() -> None:
+    raw = [cloud(0, 50), cloud(1, 90)]
+    x, y = (np.concatenate(column) for column in zip(*raw, strict=True))
+    found = mean_embeddings((statistics(*own, 5) for own in raw), 5, 4)
+    assert found.dtype == torch.float32
+    assert found.numpy() == pytest.approx(np.stack([x[y == c].mean(0) for c in range(3)]), abs=1e-5)
+    assert mean_embeddings([], 5, 4).shape == (0, 4)
+
+
+def test_classes_meet_by_name() -> None:
+    assert same_classes(["b", "x", "a"], ("a", "b", "c")) == {0: 1, 2: 0}
+    assert same_classes(["x"], ("a",)) == {}
+
+
+def test_the_nearest_known_class_is_told_of_declared_ones_with_enough_samples() -> None:
+    own = Statistics(np.array([9, 9, 3, 9]), np.zeros((4, 1)), np.zeros(4))
+    nearest = np.array([[0.5, 0.2, np.nan], [0.1, 0.2, 0.3], [0.1, 0.1, 0.1], [np.nan, np.nan, np.nan]])
+    found = most_alike(own, nearest, ["new", "b", "few", "lost"], ("a", "b", "c"), at_least=9)
+    assert found == {"new": ("b", 0.2)}
 
 
 # --- what is refused -----------------------------------------------------------------------------------------
