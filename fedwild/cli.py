@@ -389,8 +389,8 @@ def data_show(
 ) -> None:
     """Show how classes fall on clients, in the terminal and as a PNG."""
     from fedwild import api
-    from fedwild.data import load, make_split
     from fedwild.data.picture import described, png_picture, terminal_picture
+    from fedwild.experiment import load_and_deal
 
     resolved = api.configure(
         config,
@@ -400,15 +400,7 @@ def data_show(
         seed=whole(seed),
         settings=settings or (),
     )
-    dataset = load(resolved.data, resolved.seed, download_line)
-    split = make_split(
-        dataset,
-        resolved.data,
-        resolved.partition.name,
-        resolved.partition.params,
-        resolved.federation.clients,
-        resolved.seed,
-    )
+    dataset, split, _ = load_and_deal(resolved, progress=download_line)
     png_picture(dataset, split, png)
     if as_json:
         print(json.dumps({**described(dataset, split), "png": str(png)}))

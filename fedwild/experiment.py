@@ -25,6 +25,7 @@ from fedwild.data import (
 )
 from fedwild.data.split import chosen_partition
 from fedwild.errors import UserError
+from fedwild.hyper import Hyper
 from fedwild.initial import Initial
 from fedwild.methods import METHODS
 from fedwild.models import Network
@@ -62,14 +63,7 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
 
     Newcomers that a given split does not have are added to it.
     """
-    dataset = load(config.data, config.seed, progress)
-    name, params = chosen_partition(dataset, config.partition.name, config.partition.params)
-    if split is None:
-        given = params.model_dump()
-        split = make_split(dataset, config.data, name, given, config.federation.clients, config.seed)
-        check_newcomer_names(config.data.newcomers, split)
-    dataset = with_newcomers(dataset, config.data, config.seed, progress)
-    split = admitted(split, dataset, config.data, config.seed)
+    dataset, split, (name, params) = load_and_deal(config, split, progress)
     config = config.resolved(
         model=default_model(dataset.input_shape),
         data={
@@ -99,6 +93,20 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
     if "objective" in method.composes:
         method.objective.check(network)  # type: ignore[attr-defined]
     return Experiment(config, dataset, split, method, task, notes_on(config, dataset, split))
+
+
+def load_and_deal(
+    config: Config, split: Split | None = None, progress: Download | None = None
+) -> tuple[Dataset, Split, tuple[str, Hyper]]:
+    """The data with all newcomers' own, who holds what of it, and the partition with its settings."""
+    dataset = load(config.data, config.seed, progress)
+    name, params = chosen_partition(dataset, config.partition.name, config.partition.params)
+    if split is None:
+        given = params.model_dump()
+        split = make_split(dataset, config.data, name, given, config.federation.clients, config.seed)
+        check_newcomer_names(config.data.newcomers, split)
+    dataset = with_newcomers(dataset, config.data, config.seed, progress)
+    return dataset, admitted(split, dataset, config.data, config.seed), (name, params)
 
 
 def notes_on(config: Config, dataset: Dataset, split: Split) -> tuple[str, ...]:

@@ -82,6 +82,8 @@ def described(dataset: Dataset, split: Split) -> dict[str, Any]:
         "known": list(split.known),
         "novel": list(split.novel),
         "unknown": list(split.unknown),
+        "newcomers": list(split.newcomers),
+        "brought": dict(split.brought),
         "counts": class_counts(dataset, split).tolist(),
         "samples": {
             client.name: {part: len(getattr(client, part)) for part in ("train", "validation", "unlabelled", "test")}
@@ -108,10 +110,11 @@ def png_picture(dataset: Dataset, split: Split, path: str | Path) -> Path:
 
 
 def _grid(dataset: Dataset, split: Split) -> _Grid:
-    """Only classes that clients may hold: known ones, then novel ones."""
-    names = [*split.known, *split.novel]
+    """Only classes that clients may hold: known ones, then novel ones, then those that newcomers bring."""
+    brought = [name for name in split.brought if name not in split.novel]
+    names = [*split.known, *split.novel, *brought]
     counts = class_counts(dataset, split)[:, [dataset.classes.index(name) for name in names]]
-    columns = [name if name in split.known else f"{name}?" for name in names]
+    columns = [*split.known, *(f"{name}?" for name in split.novel), *(f"{name}+" for name in brought)]
     return _Grid(counts, [client.name for client in split.clients], columns)
 
 
@@ -133,11 +136,11 @@ def _cell(count: int, top: int, digits: int) -> Text:
 
 
 def _summary(grid: _Grid, split: Split) -> str:
-    """One line of figures; '?' marks classes whose labels no client sees."""
+    """One line of figures; '?' marks classes whose labels no client sees, '+' those that newcomers bring."""
     sizes, held = grid.counts.sum(1), (grid.counts > 0).sum(1)
     return (
         f"{len(grid.rows)} clients, {int(sizes.sum())} samples; per client {sizes.min()} to {sizes.max()} "
         f"(median {int(np.median(sizes))}), {held.min()} to {held.max()} of {len(grid.columns)} classes; "
         f"{len(split.known)} known, {len(split.novel)} novel{' (?)' if split.novel else ''}, "
-        f"{len(split.unknown)} unknown"
+        f"{len(split.unknown)} unknown{f', {len(split.brought)} brought (+)' if split.brought else ''}"
     )
