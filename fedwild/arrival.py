@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedwild.api import Run, begin
-from fedwild.config import Config, Table, parse_setting, resolve
+from fedwild.config import Config, Table, changes, parse_setting, resolve
 from fedwild.data import DATASETS, Split, check_names
 from fedwild.errors import UserError
 from fedwild.experiment import Experiment, check_newcomer_names, prepare
@@ -69,10 +69,26 @@ def prepared(
     table["data"]["newcomers"] = {**members, name: newcomer}
     texts = [settings] if isinstance(settings, str) else settings
     extra = [settings] if isinstance(settings, Mapping) else [parse_setting(text) for text in texts]
-    experiment = prepare(resolve(table, *extra), split)
+    config = resolve(table, *extra)
+    check_settled(source.settings, config)
+    experiment = prepare(config, split)
     brought = next(client.known for client in experiment.split.clients if client.name == name)
     check_names(name, brought, source.server().classes.names)
     return experiment
+
+
+def check_settled(then: Config, now: Config) -> None:
+    """Refuse to change what the source run has settled: its data, who holds what of it, and the network."""
+
+    def settled(config: Config) -> Table:
+        table = config.table()
+        data = {key: value for key, value in table["data"].items() if key not in ("newcomers", "augment")}
+        clients = {"clients": table["federation"]["clients"]}
+        return {"data": data, "partition": table["partition"], "federation": clients, "model": table["model"]}
+
+    changed = changes(settled(then), settled(now))
+    if changed:
+        raise UserError(f"a welcome cannot change what the source run has settled: {'; '.join(changed)}.")
 
 
 def continued(source: Run, method: str, flags: Table) -> Table:
@@ -114,8 +130,11 @@ def renamed_flags(kind: type[Method], flags: Table) -> Table:
 
 def members_of(source: Run) -> dict[str, Table]:
     """The newcomers of the source run and of those before it that became members, and their data."""
-    outside = source.server().state.info.get("refused", [])
-    newcomers = source.settings.data.newcomers.items()
+    info, config = source.server().state.info, source.settings
+    # Where newcomers are not asked in, they are members from the start.
+    asked = METHODS.get(config.method.name).grows
+    outside = [name for name in source.folder.split().newcomers if asked and name not in info.get("welcomed", [])]
+    newcomers = config.data.newcomers.items()
     return {name: {**data.model_dump(), "welcomed": True} for name, data in newcomers if name not in outside}
 
 

@@ -139,8 +139,9 @@ class Federation:
         for name in dealt:
             registry.add(name, "known", since=0)
         if not self.method.grows:
-            for name, newcomer in self.experiment.split.brought.items():
-                registry.add(name, newcomer, since=self._first)
+            for client in self.experiment.split.clients:
+                for name in client.known:
+                    registry.add(name, client.name, since=self._first)
         return registry
 
     def _initial(self) -> Initial | None:
