@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
@@ -66,7 +66,11 @@ def problems(error: ValidationError, settings: type[Hyper], values: Mapping[str,
         key = str(detail["loc"][0]) if detail["loc"] else ""
         path = f"{section}.{key}" if section and key else section or key
         nested = ".".join([section, *map(str, detail["loc"])])
-        if detail["type"] == "extra_forbidden" and len(detail["loc"]) > 1:
+        entry = entry_settings(settings, key)
+        if entry is not None and len(detail["loc"]) > 1:
+            name = str(detail["loc"][1])
+            sentences |= {text: text for text in entry_problems(entry, values[key][name], f"{path}.{name}")}
+        elif detail["type"] == "extra_forbidden" and len(detail["loc"]) > 1:
             sentences[nested] = f"{nested} is not a setting."
         elif detail["type"] == "missing" and len(detail["loc"]) > 1:
             sentences[nested] = f"{nested} is missing."
@@ -80,6 +84,24 @@ def problems(error: ValidationError, settings: type[Hyper], values: Mapping[str,
             said = f"{path} = {values.get(key)!r}"
             sentences.setdefault(path, f"{said} is not allowed: {_plain(detail['msg'])} ({wanted}).")
     return list(sentences.values())
+
+
+def entry_settings(settings: type[Hyper], key: str) -> type[Hyper] | None:
+    """The settings of each entry where a setting is a table of them, such as data.newcomers."""
+    field = settings.model_fields.get(key)
+    kind = get_args(field.annotation)[-1] if field and get_origin(field.annotation) is dict else None
+    return kind if isinstance(kind, type) and issubclass(kind, Hyper) else None
+
+
+def entry_problems(settings: type[Hyper], values: Any, section: str) -> tuple[str, ...]:
+    """What is wrong with one entry of a table of settings."""
+    if not isinstance(values, Mapping):
+        return (f"{section} = {values!r} is not allowed: it must be a table with {', '.join(settings.model_fields)}.",)
+    try:
+        validated(settings, values, section)
+    except UserError as error:
+        return error.problems
+    return ()
 
 
 def unknown_key(path: str, key: str, allowed: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import resource
 import shutil
@@ -273,6 +274,196 @@ def test_an_out_folder_in_a_folder_without_permission_is_one_sentence(refused: R
 def test_an_out_link_that_leads_nowhere_is_one_sentence(refused: Refused) -> None:
     os.symlink("nowhere", "link")
     assert "link" in refused(*RUN, "--out", "link")
+
+
+# --- newcomers -----------------------------------------------------------------------------------------------
+
+
+def newcomer(*names: str, shape: tuple[int, ...] = (8, 8), count: int = 40, file: str = "late.npz") -> str:
+    """Somebody's samples of classes with these names."""
+    x = np.resize(IMAGES, (count, *shape)) if len(shape) > 1 else np.resize(IMAGES / 255, (count, *shape))
+    np.savez(file, x=x, y=np.resize(np.array(names), count))
+    return file
+
+
+def welcoming(run: Path, client: str | Path, *arguments: str) -> tuple[str, ...]:
+    return ("welcome", str(run), "--client", str(client), "--rounds", "1", "--workers", "0", *arguments)
+
+
+def refused_once(refused: Refused, *arguments: str) -> str:
+    """The one sentence of a refusal."""
+    error = refused(*arguments)
+    assert len(error.splitlines()) == 1, error
+    assert not Path("runs").exists()
+    return error
+
+
+def test_a_newcomer_without_samples_is_refused(refused: Refused, finished: Path) -> None:
+    Path("empty").mkdir()
+    assert "empty holds no images" in refused_once(refused, *welcoming(finished, "empty"))
+    np.savez("none.npz", x=IMAGES[:0], y=LABELS[:0])
+    assert "holds no samples" in refused_once(refused, *welcoming(finished, "none.npz"))
+    np.savez("untrained.npz", x=IMAGES, y=LABELS * 0, x_test=IMAGES, y_test=LABELS * 0 + 1)
+    error = refused_once(refused, *welcoming(finished, "untrained.npz", "--class", "1"))
+    assert "data.newcomers.untrained: it has no training samples" in error
+
+
+def test_a_newcomer_s_path_that_is_not_there_is_refused(refused: Refused, finished: Path) -> None:
+    error = refused_once(refused, *welcoming(finished, "no/such/folder"))
+    assert "'no/such/folder'" in error
+    assert "folder" in error
+
+
+@pytest.mark.parametrize("name", ["unknown", "Unknown", "UNKNOWN", " unknown"])
+def test_a_class_called_unknown_is_refused(name: str, refused: Refused, finished: Path) -> None:
+    error = refused_once(refused, *welcoming(finished, newcomer(name, "7")))
+    assert f"newcomer 'late': class {name!r} is not allowed" in error
+    assert "name these samples, or leave them out" in error
+
+
+def test_samples_of_unknown_alone_are_refused_and_a_name_for_them_is_accepted(
+    refused: Refused, cli: Cli, finished: Path
+) -> None:
+    late = newcomer("unknown")
+    assert "class 'unknown' is not allowed" in refused_once(refused, *welcoming(finished, late))
+    assert cli(*welcoming(finished, late, "--label", "unknown=ant", "--out", "run")).code == 0
+
+
+@pytest.mark.parametrize("shape", [(9, 8), (16, 16), (8, 8, 3)])
+def test_images_of_another_size_or_number_of_channels_need_a_declared_resize(
+    shape: tuple[int, ...], refused: Refused, cli: Cli, finished: Path
+) -> None:
+    late = newcomer("0", "7", shape=shape)
+    error = refused_once(refused, *welcoming(finished, late))
+    found = (shape[2], *shape[:2]) if len(shape) == 3 else (1, *shape)
+    assert str(found) in error
+    assert "takes (1, 8, 8)" in error
+    assert "--resize (data.newcomers.late.resize = true)" in error
+    outcome = cli(*welcoming(finished, late, "--resize", "--out", "run"))
+    assert outcome.code == 0, outcome.err
+
+
+def test_vectors_are_no_images_and_vectors_of_another_length_are_refused(
+    refused: Refused, cli: Cli, finished: Path
+) -> None:
+    vectors = newcomer("0", "7", shape=(64,))
+    for extra in ((), ("--resize",)):
+        error = refused_once(refused, *welcoming(finished, vectors, *extra))
+        assert "(64,)" in error
+        assert "(1, 8, 8)" in error
+        assert "made in the same way" in error
+    home = newcomer("0", "1", shape=(12,), count=60, file="home.npz")
+    run = ("run", "--data", home, "--clients", "2", "--partition", "iid", "--rounds", "1", "--workers", "0")
+    assert cli(*run, "--out", "home").code == 0
+    error = refused_once(refused, *welcoming(Path("home"), vectors, "--resize"))
+    assert "its samples have shape (64,), and this federation takes (12,)" in error
+    assert cli(*welcoming(Path("home"), newcomer("0", "7", shape=(12,)), "--out", "run")).code == 0
+
+
+def test_names_that_differ_by_case_from_the_federation_s_are_refused_and_a_label_puts_it_right(
+    refused: Refused, cli: Cli
+) -> None:
+    home = newcomer("cat", "dog", count=60, file="home.npz")
+    run = ("run", "--data", home, "--clients", "2", "--partition", "iid", "--rounds", "1", "--workers", "0")
+    assert cli(*run, "--out", "home").code == 0
+    for name in ("Cat", "CAT", "cat "):
+        late = newcomer(name, "ant")
+        error = refused_once(refused, *welcoming(Path("home"), late))
+        assert f"class {name!r} differs from 'cat' only by case or spaces" in error
+        assert f"--label {name}=cat" in error
+    late = newcomer("Cat", "ant")
+    outcome = cli(*welcoming(Path("home"), late, "--label", "Cat=cat", "--out", "run", "--json"))
+    assert outcome.code == 0, outcome.err
+    assert set(json.loads(outcome.out)["classes"]) <= {"cat", "dog", "ant"}
+
+
+def test_names_of_its_own_that_differ_by_case_are_refused(refused: Refused, cli: Cli, finished: Path) -> None:
+    late = newcomer("Ant", "ant")
+    error = refused_once(refused, *welcoming(finished, late))
+    assert "'ant' differs from 'Ant' only by case" in error
+    assert "Both are its own" in error
+    assert cli(*welcoming(finished, late, "--label", "Ant=bee", "--out", "run")).code == 0
+
+
+def test_names_that_differ_by_case_from_a_member_s_are_refused(refused: Refused, cli: Cli, finished: Path) -> None:
+    first = newcomer("ant", "bee", file="first.npz")
+    assert cli(*welcoming(finished, first, "--out", "run", "--set", "method.rule=fixed")).code == 0
+    error = refused_once(refused, *welcoming(Path("run"), newcomer("Bee")))
+    assert "class 'Bee' differs from 'bee' only by case" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--label", "zwei=2"), ("data.newcomers.late.labels: class 'zwei' is not known", "Available: 7, 8")),
+        (("--label", "7"), ("--label 7", "OWN=NAME")),
+        (("--label", "=7"), ("--label =7", "OWN=NAME")),
+        (("--label", "7=8"), ("data.newcomers.late.labels", "two classes would be called '8'")),
+        (("--label", "7=Unknown"), ("'Unknown' is not allowed",)),
+        (("--class", "9"), ("data.newcomers.late.classes: class '9' is not known", "Available: 7, 8")),
+        (("--domain", "night"), ("data.newcomers.late", "'night'")),
+        (("--name", "client-00"), ("newcomer 'client-00'", "has this name", "--name")),
+        (("--name", "a/b"), ("client name 'a/b' is not allowed",)),
+        (("--max-forgetting", "2"), ("method.max_forgetting = 2", "<= 1")),
+        (("--max-forgetting", "much"), ("method.max_forgetting = 'much'", "number")),
+        (("--max-forgetting", "-0.1"), ("method.max_forgetting = -0.1", ">= 0")),
+        (("--max-forgetting", "0.1", "--method", "fedavg"), ("--max-forgetting 0.1", "'fedavg' never goes back")),
+        (("--method", "gainz"), ("method 'gainz'", "Did you mean 'gains'?")),
+        (("--rounds", "few"), ("method.adapt_rounds = 'few'", "whole number")),
+        (("--rounds", "-1"), ("method.adapt_rounds = -1", ">= 0")),
+        (("--workers", "-1"), ("engine.workers = -1", ">= 0")),
+        (("--set", "method.keeep=1"), ("method.keeep is not a setting", "Did you mean 'keep'?")),
+        (("--set", "data.newcomers.late.resise=true"), ("data.newcomers.late.resise is not", "Did you mean 'resize'?")),
+        (("--set", "data.newcomers.late.train_samples=0"), ("data.newcomers.late.train_samples = 0", ">= 1")),
+    ],
+    ids=lambda value: " ".join(value) if value[0].startswith("--") else None,
+)
+def test_a_wrong_word_to_welcome_is_one_sentence(
+    arguments: tuple[str, ...], words: tuple[str, ...], refused: Refused, finished: Path
+) -> None:
+    error = refused_once(refused, *welcoming(finished, newcomer("7", "8"), *arguments))
+    assert all(word in error for word in words), error
+
+
+def test_a_method_that_cannot_go_on_from_a_run_is_refused(refused: Refused, finished: Path) -> None:
+    arguments = ("welcome", str(finished), "--client", newcomer("7"), "--method", "local-only")
+    assert "method 'local-only' cannot begin with another run's model" in refused_once(refused, *arguments)
+
+
+def test_a_newcomer_called_as_an_earlier_one_is_refused(refused: Refused, cli: Cli, finished: Path) -> None:
+    late = newcomer("7", "8")
+    assert cli(*welcoming(finished, late, "--out", "run", "--set", "method.rule=fixed")).code == 0
+    assert "a client of the federation has this name" in refused_once(refused, *welcoming(Path("run"), late))
+
+
+def test_only_a_finished_run_welcomes(refused: Refused, finished: Path) -> None:
+    late = newcomer("7")
+    assert "'none' does not exist" in refused_once(refused, *welcoming(Path("none"), late))
+    assert "is not a run folder" in refused_once(refused, *welcoming(Path("."), late))
+    error = refused_once(refused, *welcoming(unfinish(finished), late))
+    assert "unfinished" in error
+    assert "fedwild resume" in error
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("data.newcomers.ann.nam=x", ("data.newcomers.ann.nam is not a setting", "Did you mean 'name'?")),
+        ("data.newcomers.ann.resize=true", ("data.newcomers.ann.name",)),
+        ("data.newcomers={ann={name='late.npz', resize=3}}", ("data.newcomers.ann.resize = 3", "true or false")),
+        ("data.newcomers={ann=3}", ("data.newcomers.ann = 3 is not allowed", "must be a table with name")),
+        ("data.newcomers={ann={name=''}}", ("data.newcomers.ann.name = ''", "at least 1 character")),
+        ("data.newcomers={client-00={name='late.npz'}}", ("newcomer 'client-00'", "has this name")),
+        ("data.newcomers={ann={name='none.npz'}}", ("none.npz",)),
+        ("data.newcomers={ann={name='late.npz', classes=['x']}}", ("data.newcomers.ann.classes", "'x'")),
+        ("data.newcommers={ann={name='late.npz'}}", ("data.newcommers is not a setting", "'newcomers'")),
+    ],
+)
+def test_a_wrong_newcomer_in_the_settings_is_told(setting: str, words: tuple[str, ...], refused: Refused) -> None:
+    newcomer("0", "1")
+    error = refused("run", *TINY, "--method", "gains", "--rounds", "1", "--set", setting)
+    assert all(word in error for word in words), error
+    assert "Traceback" not in error
 
 
 # --- run folders ---------------------------------------------------------------------------------------------
