@@ -70,25 +70,44 @@ def prepared(
     texts = [settings] if isinstance(settings, str) else settings
     extra = [settings] if isinstance(settings, Mapping) else [parse_setting(text) for text in texts]
     config = resolve(table, *extra)
-    check_settled(source.settings, config)
+    check_settled(source, config, name)
+    # Reading the source's data as it is now shows whether it is still what its split speaks of.
+    assert source.experiment.dataset is not None
     experiment = prepare(config, split)
     brought = next(client.known for client in experiment.split.clients if client.name == name)
     check_names(name, brought, source.server().classes.names)
-    return experiment
+    return replace(experiment, notes=(*experiment.notes, *lost_parts(source.settings, config)))
 
 
-def check_settled(then: Config, now: Config) -> None:
-    """Refuse to change what the source run has settled: its data, who holds what of it, and the network."""
+def lost_parts(then: Config, now: Config) -> list[str]:
+    """What of the source run's parts does not go on."""
+
+    def name_of(kind: str) -> str:
+        return now.parts[kind].name if kind in now.parts else "nothing"
+
+    return [
+        f"{kind}.name = {part.name} of the source run does not go on: {name_of(kind)} takes its place"
+        for kind, part in then.parts.items()
+        if kind in ("objective", "score") and name_of(kind) != part.name
+    ]
+
+
+def check_settled(source: Run, now: Config, name: str) -> None:
+    """Refuse to change what the source run has settled: seed, data, who holds what of it, and the network."""
 
     def settled(config: Config) -> Table:
         table = config.table()
         data = {key: value for key, value in table["data"].items() if key not in ("newcomers", "augment")}
         clients = {"clients": table["federation"]["clients"]}
-        return {"data": data, "partition": table["partition"], "federation": clients, "model": table["model"]}
+        return {key: table[key] for key in ("seed", "partition", "model")} | {"data": data, "federation": clients}
 
-    changed = changes(settled(then), settled(now))
+    changed = changes(settled(source.settings), settled(now))
+    if now.federation.start_from != str(source.path):
+        changed.append(f"federation.start_from was {str(source.path)!r} and is {now.federation.start_from!r}")
     if changed:
         raise UserError(f"a welcome cannot change what the source run has settled: {'; '.join(changed)}.")
+    if now.data.newcomers[name].welcomed:
+        raise UserError(f"data.newcomers.{name}.welcomed = true is not allowed: it is who this run welcomes.")
 
 
 def continued(source: Run, method: str, flags: Table) -> Table:

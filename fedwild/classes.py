@@ -9,6 +9,8 @@ from typing import Any
 
 UNKNOWN_NAME = "unknown"
 """The answer for what belongs to none of the classes."""
+MOST_CHARACTERS = 100
+"""No class's name is longer."""
 NOVEL = "novel"
 """Discovered classes are called novel-1, novel-2 ... until somebody names them; also their origin in the registry."""
 

@@ -225,7 +225,7 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
             table[section] = {}
     method: type[Method] | None = attempt(partial(_method_class, table.get("method", {})))
     if method is not None and table.get("data", {}).get("name", "digits") == "digits":
-        table = _overlay(_copy(method.digits), table)
+        table = _overlay(_digits_preset(method, table), table)
     if method is not None:
         table = _overlay(_copy(method.parts), table)
     wrong += _foreign_parts(table, method)
@@ -251,6 +251,14 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
     if wrong:
         raise UserError(*dict.fromkeys(wrong))
     return config
+
+
+def _digits_preset(method: type[Method], table: Table) -> Table:
+    """What suits the embedded digits; newcomers of its own only if the user says nothing of any."""
+    preset = _copy(method.digits)
+    if "newcomers" in table.get("data", {}):
+        preset.get("data", {}).pop("newcomers", None)
+    return preset
 
 
 def _named(section: str, table: Table, default: str | None, params: Callable[[str], type[Hyper]]) -> Part | None:

@@ -130,7 +130,8 @@ class Examiner:
             return {}
         rows = {client.name: np.isin(self.split.test, client.test) for client in self.split.clients}
         theirs = rows[arrived[-1]]
-        later = [rows[name] for name in self.split.newcomers if name not in arrived]
+        here = {*self.method.members(server), arrived[-1]}
+        later = [rows[name] for name in self.split.newcomers if name not in arrived or name not in here]
         truth = self.method.truth(server, outcome).numpy()
         right = outcome.prediction.logits.argmax(1).numpy() == truth
         old = [i for i, entry in enumerate(server.classes.entries) if entry.origin != arrived[-1]]

@@ -29,7 +29,7 @@ from fedwild.hyper import Hyper
 from fedwild.initial import Initial
 from fedwild.methods import METHODS
 from fedwild.models import Network
-from fedwild.protocol import Method
+from fedwild.protocol import EVERYONE, Method
 from fedwild.rng import Rng
 from fedwild.runs.earlier import earlier_model
 from fedwild.schedule import arrivals_of, steps_of
@@ -115,7 +115,8 @@ def notes_on(config: Config, dataset: Dataset, split: Split) -> tuple[str, ...]:
     if not split.unknown and not split.novel:
         notes.append("no class is unknown, so AUROC and OSCR are not defined: data.known=N makes only N classes known")
     entry = DATASETS.get(config.data.name) if isinstance(config.data.name, str) else None
-    here = (len(dataset.y_train), len(dataset.y_test))
+    dealt = len(dataset.domains) - len(config.data.newcomers)
+    here = (int((dataset.domain_train < dealt).sum()), int((dataset.domain_test < dealt).sum()))
     if entry and here != (entry.train, entry.test) and not (config.data.train_samples or config.data.test_samples):
         official = f"{entry.train} + {entry.test}"
         notes.append(f"{entry.name} has {here[0]} + {here[1]} samples here, the official set has {official}")
@@ -160,8 +161,8 @@ def check_clients(config: Config, split: Split) -> None:
     """Names become file names; arrivals and the minimum must be possible."""
     names = [client.name for client in split.clients]
     for name in names:
-        if name in {"", ".", ".."} or "/" in name or "\0" in name:
-            raise UserError(f"client name {name!r} is not allowed: it must not hold '/' and not be '.' or '..'.")
+        if name in {"", ".", "..", EVERYONE} or "/" in name or "\0" in name:
+            raise UserError(f"client name {name!r} is not allowed: it must not hold '/' and not be '.', '..' or '*'.")
     federation = config.federation
     strangers = sorted(set(federation.arrivals) - set(names))
     if strangers:

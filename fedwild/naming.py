@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from fedwild.classes import UNKNOWN_NAME, ClassEntry, ClassRegistry
+from fedwild.classes import MOST_CHARACTERS, UNKNOWN_NAME, ClassEntry, ClassRegistry
 from fedwild.errors import UserError, unknown_name
 from fedwild.methods import METHODS
 from fedwild.runs.events import EventLog, read_events
@@ -17,8 +17,6 @@ from fedwild.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from fedwild.api import Run
-
-MOST_CHARACTERS = 100
 
 
 def novel_classes(run: Run) -> list[ClassEntry]:

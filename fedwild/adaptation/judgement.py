@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 import torch
+from scipy.optimize import brentq
+from scipy.special import expit
 from torch import Tensor
 
 from fedwild.data.samples import Samples
@@ -17,6 +19,8 @@ from fedwild.errors import BadReply
 from fedwild.models import Network
 
 JUDGED_AT_ONCE = 256
+REACH = 50.0
+"""So far beyond all margins one side has lost everything."""
 
 
 @torch.inference_mode()
@@ -75,21 +79,20 @@ def accuracy(reply: Mapping[str, Tensor], bias: float) -> np.ndarray:
 
 
 def best_bias(reply: Mapping[str, Tensor], old_classes: int, new_classes: int) -> float:
-    """What new rows should win by for the best mean accuracy over all classes, each class counting the same.
+    """What new rows should win by: the b of least cross-entropy of "old or new", every class counting the same,
 
-    It lies midway between two margins; of equally good ones the smallest change is taken. Without samples of both
-    kinds nothing is changed.
+        K_old mean_old log(1 + e^(m - b)) + K_new mean_new log(1 + e^(b - m))    over margins m.
+
+    Few samples decide it smoothly, and neither side is given up for the other. Without samples of both kinds, 0.
     """
-    margin, new, right = (reply[name].double().numpy() for name in ("margin", "new", "right"))
-    olds, news = (new == 0).sum(), (new == 1).sum()
-    if not olds or not news:
+    margin, new = reply["margin"].double().numpy(), reply["new"].numpy() == 1
+    if not new.any() or new.all():
         return 0.0
-    places = np.unique(margin)
-    candidates = np.concatenate([[0.0], (places[1:] + places[:-1]) / 2])
-    held = np.sort(margin[(new == 0) & (right == 1)])
-    won = np.sort(margin[(new == 1) & (right == 1)])
-    kept = np.searchsorted(held, candidates, side="right") / olds
-    gained = (len(won) - np.searchsorted(won, candidates, side="right")) / news
-    score = old_classes * kept + new_classes * gained
-    best = candidates[score >= score.max() - 1e-12]
-    return float(best[np.abs(best).argmin()])
+    weight = np.where(new, new_classes / new.sum(), old_classes / (~new).sum())
+
+    def slope(bias: float) -> float:
+        """The derivative of the loss: it grows with the bias."""
+        wins = expit(margin - bias)
+        return float((weight * np.where(new, 1.0 - wins, -wins)).sum())
+
+    return float(brentq(slope, margin.min() - REACH, margin.max() + REACH))

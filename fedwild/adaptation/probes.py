@@ -57,6 +57,9 @@ def check_moments(moments: Mapping[str, Tensor], samples: int) -> None:
     counts = moments["count"]
     if bool((counts < 0).any()) or int(counts.sum()) > samples:
         raise BadReply(f"class counts {counts.tolist()[:10]} do not fit {samples} samples")
+    mean, square = moments["mean"].double(), moments["square"].double()
+    if bool((square < mean.square() * (1 - 1e-3) - 1e-6).any()):
+        raise BadReply("a mean square is below the square of its mean")
 
 
 def merged_moments(offers: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -24,6 +24,8 @@ from fedwild.errors import BadReply
 from fedwild.models import Network
 
 MEASURED_AT_ONCE = 256
+HELD_OUT = 20
+"""With fewer held-out samples a client's own shift is mostly chance."""
 FEWEST = 2
 """A mean of fewer samples has no variance, so that nobody could say how far it would be off by chance."""
 
@@ -122,7 +124,9 @@ def shift(client: Statistics, nearest: np.ndarray, same: Mapping[int, int]) -> f
 
 
 def own_shift(train: Statistics, held_out: Statistics) -> float | None:
-    """S of a client's own held-out samples against those that it trains on; None if it has too few."""
+    """S of a client's own held-out samples against those that it trains on; None if it has too few to tell."""
+    if held_out.count.sum() < HELD_OUT:
+        return None
     variance = pooled_variance([train], len(train.count))
     classes = {c: c for c in range(len(train.count))}
     value = shift(held_out, shifts(held_out, train, variance), classes)

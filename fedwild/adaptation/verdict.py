@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -35,21 +36,21 @@ class Verdict:
     kind: Kind
     classes: tuple[str, ...] = ()
     """The declared classes that are new."""
-    limits: Mapping[str, float] = field(default_factory=dict)
-    """The thresholds that decided."""
+    measured: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """The figures that decided, each with its limit."""
 
     def figures(self, evidence: Evidence) -> dict[str, Any]:
         """The decision with all that it rests on, as plain values."""
-        return {"kind": self.kind, "classes": list(self.classes), "limits": dict(self.limits), **vars(evidence)}
+        return {"kind": self.kind, "classes": list(self.classes), "decided": dict(self.measured), **vars(evidence)}
 
     def told(self, newcomer: str, evidence: Evidence) -> str:
         """The decision in a sentence."""
         names = f" ({', '.join(self.classes)})" if self.classes else ""
         domain = ", in a new domain" if self.kind == "classes" and evidence.shift > evidence.limit else ""
-        measured = {"shift": evidence.shift, "Diff^F": evidence.diff_f, "Diff^C": evidence.diff_c}
-        figures = ", ".join(f"{name} {value:.3g}" for name, value in measured.items() if value == value)
-        limits = ", ".join(f"{name} {value:.3g}" for name, value in self.limits.items())
-        return f"{newcomer} brings {IN_WORDS[self.kind]}{names}{domain}: {figures}; limits: {limits}"
+        known = {name: pair for name, pair in self.measured.items() if not math.isnan(pair[0])}
+        figures = "; ".join(f"{name} {value:.3g}, limit {limit:.3g}" for name, (value, limit) in known.items())
+        figures = figures or "nobody has enough samples of these classes to compare with"
+        return f"{newcomer} brings {IN_WORDS[self.kind]}{names}{domain} ({figures})"
 
 
 def by_federation(evidence: Evidence) -> Verdict:
@@ -58,16 +59,20 @@ def by_federation(evidence: Evidence) -> Verdict:
     A row that no sample has drawn only moves away from embeddings: its move has no positive cosine with any of them.
     """
     new = tuple(name for name, cosine in evidence.rows.items() if cosine > 0)
-    kind: Kind = "classes" if new else "domain" if evidence.shift > evidence.limit else "nothing"
-    return Verdict(kind, new, {"shift": evidence.limit})
+    # Where nobody else has labels of its classes, there is nothing to compare with, and much to learn.
+    unlike = math.isnan(evidence.shift) or evidence.shift > evidence.limit
+    kind: Kind = "classes" if new else "domain" if unlike else "nothing"
+    measured = {f"cosine of {name}'s row": (cosine, 0.0) for name, cosine in evidence.rows.items()}
+    return Verdict(kind, new, {"shift": (evidence.shift, evidence.limit), **measured})
 
 
 def by_fixed(evidence: Evidence, t_f: float, t_c: float) -> Verdict:
     """The paper's rule: Diff^F > T_F is new knowledge, and then Diff^C > T_C is new classes."""
     kind: Kind = "nothing"
-    if evidence.diff_f > t_f:
+    if not evidence.diff_f <= t_f:
         kind = "classes" if evidence.diff_c > t_c and evidence.rows else "domain"
-    return Verdict(kind, tuple(evidence.rows) if kind == "classes" else (), {"Diff^F": t_f, "Diff^C": t_c})
+    measured = {"Diff^F": (evidence.diff_f, t_f), "Diff^C": (evidence.diff_c, t_c)}
+    return Verdict(kind, tuple(evidence.rows) if kind == "classes" else (), measured)
 
 
 def synonyms(evidence: Evidence, nearer: float) -> list[str]:

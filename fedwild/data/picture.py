@@ -111,7 +111,8 @@ def png_picture(dataset: Dataset, split: Split, path: str | Path) -> Path:
 
 def _grid(dataset: Dataset, split: Split) -> _Grid:
     """Only classes that clients may hold: known ones, then novel ones, then those that newcomers bring."""
-    brought = [name for name in split.brought if name not in split.novel]
+    held = dict.fromkeys(name for client in split.clients for name in client.known)
+    brought = [name for name in held if name not in split.known and name not in split.novel]
     names = [*split.known, *split.novel, *brought]
     counts = class_counts(dataset, split)[:, [dataset.classes.index(name) for name in names]]
     columns = [*split.known, *(f"{name}?" for name in split.novel), *(f"{name}+" for name in brought)]

@@ -16,7 +16,7 @@ the newcomer. For every newcomer, one after the other:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -65,8 +65,11 @@ from fedwild.rng import Rng
 from fedwild.task import copied, weights_of
 from fedwild.training import train
 
-SOURCES = ""
-"""All source clients as one, while they have one model; no client has this name."""
+SOURCES = "sources/all"
+"""All source clients as one, while they have one model; no client's name has a slash."""
+SIDES = ("sources", "newcomer")
+NEVER = 10**9
+"""A round that no run comes to."""
 
 
 @METHODS.add("gains")
@@ -128,8 +131,9 @@ class Gains(FedAvg):
         return phases
 
     def arrivals(self, newcomers: Sequence[str]) -> dict[str, int | str]:
-        """The first newcomer arrives in the first stage, and so on; those without a stage of their own wait."""
-        return {name: f"declare-{stage}" for stage, name in enumerate(newcomers[: self.params.stages], start=1)}
+        """The first newcomer arrives in the first stage, and so on; those without a stage of their own never do."""
+        stages = self.params.stages
+        return {n: f"declare-{i}" if i <= stages else NEVER for i, n in enumerate(newcomers, start=1)}
 
     def wants(self, server: Server) -> bool:
         """A stage without a newcomer, or with nothing new, is over."""
@@ -181,7 +185,7 @@ class Gains(FedAvg):
         if server.step.phase.startswith(("declare-", "discover-")):
             return Payload.of(info, model=server.state.group("model"))
         if server.step.phase.startswith("judge-"):
-            return Payload.of(info, model=server.state.group("model"), before=server.state.group("before"))
+            return Payload.of(info, model=server.state.group("model"), before=server.state.group("before/model"))
         payload = super().send(server, client)
         payload.info = info
         return payload
@@ -307,21 +311,25 @@ class Gains(FedAvg):
             server.note(f"{newcomer} is not welcomed: it did not answer, or has no labelled samples")
             info["arrival"] = {"kind": "nobody"}
             return
-        offers = (reply.payload.group("moments") for reply in replies if "moments" in reply.payload)
-        server.state.put("moments", merged_moments(offers))
-        server.state.put("before", server.state.group("model"))
         declared = [name for name in labels if name not in server.classes]
-        samples = sum(reply.samples for reply in replies if reply.client != newcomer)
-        info["arrival"] = {
+        sizes = {reply.client: reply.samples for reply in replies if reply.client != newcomer}
+        arrival = {
             "kind": "declared",
             "before": server.classes.to_json(),
+            "info": {key: value for key, value in info.items() if key != "arrival"},
             "declared": declared,
-            "samples": samples,
+            "samples": sum(sizes.values()),
+            "sources": len(sizes),
         }
-        info["arrival"] |= self.compare(server, replies, list(labels))
+        # All of the state, whatever a correction keeps in it, goes back if the newcomer does not stay.
+        for name, tensor in list(server.state.tensors.items()):
+            server.state.tensors[f"before/{name}"] = tensor
+        info["arrival"] = arrival | self.compare(server, replies, list(labels))
+        offers = (r.payload.group("moments") for r in replies if r.client != newcomer and "moments" in r.payload)
+        server.state.put("moments", merged_moments(offers))
         for name in declared:
             server.classes.add(name, newcomer, server.step.index)
-        server.state.put("model", self.refitted(server, server.state.group("before"), before(server)))
+        server.state.put("model", self.refitted(server, server.state.group("model"), before(server)))
 
     def compare(self, server: Server, replies: Replies, labels: list[str]) -> dict[str, Any]:
         """S of the newcomer, the limit for it, and for each declared class the known one that is nearest."""
@@ -334,15 +342,13 @@ class Gains(FedAvg):
         server.state.put("means", {"known": mean_embeddings(sources, len(server.classes), own.mean.shape[1])})
         return {
             "shift": shift(own, nearest, same_classes(labels, server.classes.names)),
-            "limit": max(p.least_shift, p.times * max(spreads, default=0.0)),
+            "limit": max(p.least_shift, p.times * typical_largest(spreads)),
             "alike": most_alike(own, nearest, labels, server.classes.names, p.min_count),
         }
 
     def refitted(self, server: Server, weights: Mapping[str, Tensor], classes: ClassRegistry) -> dict[str, Tensor]:
-        """These weights, whose head is for `classes`, with a head for the server's classes; new rows are 0."""
+        """These weights, whose head is for `classes`, with a head for the server's classes; new rows are fresh."""
         fresh = weights_of(server.task.build(self.outputs(len(server.classes)), server.rng, self.bias))
-        for name in HEAD:
-            fresh[name].zero_()
         return Initial(dict(weights), classes, "before").onto(fresh, server.classes.names)
 
     def take_evidence(self, server: Server, replies: Replies) -> None:
@@ -411,7 +417,7 @@ class Gains(FedAvg):
             Reply(name, Payload.of({"samples": samples}, model=self.refitted(server, weights, trained_for)))
             for name, (weights, samples) in models.items()
         ]
-        self.put_together(server, pair, {SOURCES: 0.0}, {SOURCES: 0.0})
+        self.put_together(server, pair, {SOURCES: 0.0}, {SOURCES: 0.0}, arrival["sources"])
 
     def aggregate(self, server: Server, replies: Replies) -> None:
         """Weigh sources by their nearness to the newcomer (Eq. 2, 3) and put the models together (Eq. 4-7)."""
@@ -429,7 +435,7 @@ class Gains(FedAvg):
                 weights = reply.payload.group("model")
                 diff_f[reply.client] = feature_difference(self.features_of(server, weights, probes), wanted)
                 diff_c[reply.client] = classifier_difference(weights, own)
-        self.put_together(server, replies, diff_f, diff_c)
+        self.put_together(server, replies, diff_f, diff_c, len(diff_f))
         self.correction.merge(server, replies)
 
     def average_tail(self, server: Server) -> None:
@@ -449,14 +455,19 @@ class Gains(FedAvg):
             server.state.drop("mean")
 
     def put_together(
-        self, server: Server, replies: Iterable[Reply], diff_f: Mapping[str, float], diff_c: Mapping[str, float]
+        self,
+        server: Server,
+        replies: Iterable[Reply],
+        diff_f: Mapping[str, float],
+        diff_c: Mapping[str, float],
+        sources: int,
     ) -> None:
         """The joint model from everybody's, and the weights that it was made with in the log."""
         newcomer, arrival = self.newcomer(server), server.state.info["arrival"]
         sizes = {reply.client: reply.samples for reply in replies}
-        encoder = self.weights_by(diff_f, sizes, newcomer)
+        encoder = self.weights_by(diff_f, sizes, newcomer, sources)
         if arrival["kind"] == "domain":
-            classifier = self.weights_by(diff_c, sizes, newcomer)
+            classifier = self.weights_by(diff_c, sizes, newcomer, sources)
             model = domain_model(replies, encoder, classifier)
             server.finding("weights", encoder=encoder, classifier=classifier)
         else:
@@ -465,39 +476,45 @@ class Gains(FedAvg):
             if self.params.new_rows == "both":
                 model = both_sides(model, replies, newcomer, new)
             server.finding("weights", encoder=encoder)
-        server.state.put("model", model)
+        if all(bool(torch.isfinite(tensor).all()) for tensor in model.values() if tensor.is_floating_point()):
+            server.state.put("model", model)
+        else:
+            server.note("the joint model is not finite: the model stays as it is in this round")
 
-    def weights_by(self, differences: Mapping[str, float], sizes: Mapping[str, int], newcomer: str) -> dict[str, float]:
+    def weights_by(
+        self, differences: Mapping[str, float], sizes: Mapping[str, int], newcomer: str, sources: int
+    ) -> dict[str, float]:
         """The weight of every client, the newcomer's included; all together 1, but for the released program's."""
-        sources = contributions(differences, sizes, sizes[newcomer], self.params.sources == "samples")
+        others = contributions(differences, sizes, sizes[newcomer], self.params.sources == "samples")
         if self.params.target_weight == "released":
-            return {**sources, newcomer: float(len(sources))}
-        return {**sources, newcomer: 1.0 - sum(sources.values())}
+            return {**others, newcomer: float(sources)}
+        return {**others, newcomer: 1.0 - sum(others.values())}
 
     def take_judgement(self, server: Server, replies: Replies) -> None:
         """Set what new rows must win by; then keep what was learnt, or go back if too much was forgotten for it."""
         newcomer, known = self.newcomer(server), len(server.state.info["arrival"]["before"])
+        now = {whose: joined(group_of(replies, newcomer, whose, "model")) for whose in SIDES}
+        then = {whose: joined(group_of(replies, newcomer, whose, "before")) for whose in SIDES}
         bias = 0.0
         if self.params.calibrate:
-            everyone = joined(reply.payload.group("model") for reply in replies)
-            bias = best_bias(everyone, known, len(server.classes) - known)
-        figures = {}
-        for whose in ("sources", "newcomer"):
-            theirs = [reply for reply in replies if (reply.client == newcomer) == (whose == "newcomer")]
-            then = accuracy(joined(reply.payload.group("before") for reply in theirs), math.inf)
-            now = accuracy(joined(reply.payload.group("model") for reply in theirs), bias)
-            figures[whose] = {"samples": len(now), "before": share(then), "now": share(now)}
+            bias = best_bias(joined(now.values()), known, len(server.classes) - known)
         self.set_apart(server, known, bias)
+        figures = {}
+        for whose in SIDES:
+            right, before_right = accuracy(now[whose], bias), accuracy(then[whose], math.inf)
+            figures[whose] = {"samples": len(right), "before": share(before_right), "now": share(right)}
+            if len(right):
+                row, name = figures[whose], newcomer if whose == "newcomer" else "source clients"
+                server.note(f"{name}: {row['before']:.1%} right before, {row['now']:.1%} now (validation samples)")
         forgotten, limit = figures["sources"]["before"] - figures["sources"]["now"], self.params.max_forgetting
-        refused = limit is not None and forgotten > limit
+        # Where sources have no validation samples, nobody can say that it is little.
+        refused = limit is not None and not forgotten <= limit
         server.finding("judgement", client=newcomer, bias=bias, forgotten=forgotten, refused=refused, **figures)
-        for whose, name in (("sources", "source clients"), ("newcomer", newcomer)):
-            row = figures[whose]
-            server.note(f"{name}: {row['before']:.1%} right before, {row['now']:.1%} now (validation samples)")
         if refused:
-            server.note(f"more than max_forgetting = {limit} is forgotten: back to before {newcomer} came")
-            server.state.info["refused"] = [*server.state.info.get("refused", []), newcomer]
+            amount = "nobody knows how much is" if math.isnan(forgotten) else f"{forgotten:.1%} are"
+            server.note(f"{amount} forgotten, max_forgetting = {limit}: back to before {newcomer} came")
             self.go_back(server, "refused")
+            server.state.info["refused"] = [*server.state.info.get("refused", []), newcomer]
         else:
             self.admit(server)
 
@@ -517,10 +534,9 @@ class Gains(FedAvg):
 
     def go_back(self, server: Server, kind: str) -> None:
         """The federation as it was before the newcomer came, bit for bit."""
-        server.classes = before(server)
-        server.state.put("model", server.state.group("before"))
-        server.state.info["arrival"] = {"kind": kind}
-        self.tidy(server)
+        arrival, server.classes = server.state.info["arrival"], before(server)
+        server.state.tensors = server.state.group("before")
+        server.state.info = {**arrival["info"], "arrival": {"kind": kind}}
 
     def tidy(self, server: Server) -> None:
         """Let go of what only this stage needed."""
@@ -572,9 +588,6 @@ class GainsReleased(GainsPaper):
     """Gains as its authors' program computes it: the newcomer weighs N-1, so that weights add up to more than 1."""
 
     class Params(GainsPaper.Params):
-        new_rows: Literal["both", "newcomer"] = Field(
-            "both", description="new classes' rows are the newcomer's (Eq. 7), or also learn from sources what is none"
-        )
         target_weight: Literal["share", "released"] = with_default(Gains.Params, "target_weight", "released")
 
 
@@ -583,18 +596,23 @@ def stage_of(step: Step) -> int:
     return int(step.phase.rpartition("-")[2])
 
 
-def largest_cosine(move: Tensor, means: Tensor) -> float:
-    """The largest cosine of a row's move (d,) with one of the mean embeddings (k, d); without any, whether it moved."""
-    if not len(means):
-        return float(move.norm() > 0)
-    return float(F.cosine_similarity(move[None], means, eps=1e-12).max())
-
-
 def before(server: Server) -> ClassRegistry:
     """The classes before this stage's newcomer came."""
     return ClassRegistry.from_json(server.state.info["arrival"]["before"])
 
 
+def group_of(replies: Replies, newcomer: str, whose: str, group: str) -> Iterator[dict[str, Tensor]]:
+    """A group of the newcomer's reply or of all the others', copied out of their replies."""
+    for reply in replies:
+        if (reply.client == newcomer) == (whose == "newcomer"):
+            yield {name: reply.payload.group(group)[name].clone() for name in ("margin", "new", "right")}
+
+
+def typical_largest(spreads: Sequence[float]) -> float:
+    """The 0.9 quantile of what source clients say of themselves: of six and more, no single one can set it."""
+    return float(np.quantile(spreads, 0.9, method="nearest")) if spreads else 0.0
+
+
 def share(right: np.ndarray) -> float:
-    """The share of samples that are answered rightly; 0 without samples."""
-    return float(right.mean()) if len(right) else 0.0
+    """The share of samples that are answered rightly; NaN without samples."""
+    return float(right.mean()) if len(right) else math.nan

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwild.classes import UNKNOWN_NAME
+from fedwild.classes import MOST_CHARACTERS, UNKNOWN_NAME
 from fedwild.data.dataset import Dataset
 from fedwild.data.images import grey, resize
 from fedwild.data.settings import DataSettings, NewcomerSettings
@@ -42,7 +42,7 @@ def load_newcomer(
     """One newcomer's samples with the shape of `like`'s, its classes under the federation's names where it says so."""
     where = f"data.newcomers.{name}"
     asked = data.model_copy(update={"name": settings.name})
-    raw = with_test(load_one(settings.name, asked, progress), data.test_fraction, settings.name)
+    raw = with_test(_loaded(name, asked, progress), data.test_fraction, settings.name)
     raw = _only_classes(only_domains(raw, settings.domains, where), settings.classes, where)
     limits = data.model_copy(update={"train_samples": settings.train_samples, "test_samples": settings.test_samples})
     raw = subsample(_one_domain(raw, name), limits, np.random.default_rng([seed, 13, *name.encode()]))
@@ -55,10 +55,25 @@ def load_newcomer(
     return replace(raw, train=train, test=test, classes=classes)
 
 
+def _loaded(name: str, asked: DataSettings, progress: Progress | None) -> Raw:
+    """A newcomer's files; what is wrong with them is said of the newcomer."""
+    try:
+        return load_one(asked.names[0], asked, progress)
+    except UserError as error:
+        where = f"newcomer {name!r} (--client, data.newcomers.{name}.name)"
+        raise UserError(*(f"{where}: {problem.removeprefix('data.name: ')}" for problem in error.problems)) from error
+
+
 def check_names(newcomer: str, brought: Iterable[str], there: Iterable[str]) -> None:
-    """Refuse names that differ from one another only by case, and the name that is no class."""
-    seen = {name.strip().casefold(): name for name in there}
+    """Refuse names that no class can have, and those that differ from one another only by case."""
+    known = {name.strip().casefold(): name for name in there}
+    seen = dict(known)
     for name in brought:
+        if not name.strip() or not name.isprintable() or len(name) > MOST_CHARACTERS:
+            raise UserError(
+                f"newcomer {newcomer!r}: class name {name[:MOST_CHARACTERS]!r} is not allowed: it must be one line of "
+                f"at most {MOST_CHARACTERS} printable characters."
+            )
         plain = name.strip().casefold()
         if plain == UNKNOWN_NAME:
             raise UserError(
@@ -67,9 +82,11 @@ def check_names(newcomer: str, brought: Iterable[str], there: Iterable[str]) -> 
             )
         other = seen.setdefault(plain, name)
         if other != name:
+            advice = f"If they are one class, say --label {name}={other}; if not, give it another name."
+            if plain not in known:
+                advice = "Both are its own: make them one in its data, or give one of them another name."
             raise UserError(
-                f"newcomer {newcomer!r}: class {name!r} differs from {other!r} only by case or spaces. If they are "
-                f"one class, say --label {name!r}={other!r}; if not, give it another name."
+                f"newcomer {newcomer!r}: class {name!r} differs from {other!r} only by case or spaces. {advice}"
             )
 
 
