@@ -112,24 +112,24 @@ def test_clients_are_judged_together() -> None:
 # --- what new rows must win by -------------------------------------------------------------------------------
 
 
-def by_class_kind(found: dict[str, Tensor], bias: float, olds: int, news: int) -> float:
-    """The mean accuracy over classes, written out."""
-    right, new = accuracy(found, bias), found["new"].numpy() == 1
-    return float(olds * right[~new].mean() + news * right[new].mean())
+def loss(found: dict[str, Tensor], biases: np.ndarray, olds: int, news: int) -> np.ndarray:
+    """The cross-entropy of "old or new" at each bias, each class counting the same, written out."""
+    margin, new = found["margin"].double().numpy(), found["new"].numpy() == 1
+    too_new = np.log1p(np.exp(margin[~new][None] - biases[:, None])).mean(1)
+    too_old = np.log1p(np.exp(biases[:, None] - margin[new][None])).mean(1)
+    return olds * too_new + news * too_old
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize(("olds", "news"), [(3, 2), (1, 1), (9, 1)])
-def test_the_best_bias_is_as_good_as_the_best_of_all_candidates_tried(seed: int, olds: int, news: int) -> None:
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("olds", "news"), [(3, 2), (1, 1), (9, 1), (1, 9)])
+def test_the_best_bias_is_as_good_as_the_best_of_all_that_were_tried(seed: int, olds: int, news: int) -> None:
     found = judged_rows(*random_case(seed, 60), 3, 5)
     bias = best_bias(found, olds, news)
-    margins = np.unique(found["margin"].double().numpy())
-    candidates = [0.0, *((margins[1:] + margins[:-1]) / 2)]
-    scores = {float(candidate): by_class_kind(found, candidate, olds, news) for candidate in candidates}
-    top = max(scores.values())
-    assert scores[bias] == pytest.approx(top, abs=1e-12)
-    best = [abs(candidate) for candidate, score in scores.items() if score > top - 1e-9]
-    assert abs(bias) == min(best)
+    tried = np.linspace(-12, 12, 24_001)
+    losses = loss(found, tried, olds, news)
+    assert 0 < losses.argmin() < len(tried) - 1
+    assert bias == pytest.approx(tried[losses.argmin()], abs=2e-3)
+    assert loss(found, np.array([bias]), olds, news)[0] <= losses.min() + 1e-9
 
 
 def case(margins: list[float], new: list[int], right: list[int] | None = None) -> dict[str, Tensor]:
@@ -140,25 +140,36 @@ def case(margins: list[float], new: list[int], right: list[int] | None = None) -
     }
 
 
-def test_a_bias_that_parts_old_from_new_is_found_by_hand() -> None:
-    assert best_bias(case([1.0, 2.0, 4.0, 6.0], [0, 0, 1, 1]), 2, 2) == 3.0
-    assert best_bias(case([-6.0, -4.0, -2.0, -1.0], [0, 0, 1, 1]), 2, 2) == -3.0
+def test_one_sample_of_each_kind_by_hand() -> None:
+    # s(m_old - b) = s(b - m_new), so that b is midway.
+    assert best_bias(case([1.0, 4.0], [0, 1]), 2, 2) == pytest.approx(2.5)
+    assert best_bias(case([4.0, 1.0], [0, 1]), 2, 2) == pytest.approx(2.5)
+    # With equal margins, 3 s(-b) = 1 s(b): e^b = 3.
+    assert best_bias(case([0.0, 0.0], [0, 1]), 3, 1) == pytest.approx(math.log(3))
 
 
-def test_what_is_right_already_is_left_alone() -> None:
-    assert best_bias(case([-5.0, -1.0, 2.0, 9.0], [0, 0, 1, 1]), 2, 2) == 0.0
+def test_margins_that_are_all_higher_are_won_by_as_much_more() -> None:
+    found = judged_rows(*random_case(5), 3, 5)
+    higher = {**found, "margin": found["margin"] + 2.5}
+    assert best_bias(higher, 3, 2) == pytest.approx(best_bias(found, 3, 2) + 2.5, abs=1e-5)
 
 
 def test_classes_count_the_same_however_many_samples_they_have() -> None:
-    # A bias of 0.7 gets nine old samples right and loses one of two new ones.
-    found = case([0.5] * 9 + [0.3, 0.9], [0] * 9 + [1, 1])
-    assert best_bias(found, 1, 1) == pytest.approx(0.7)
-    assert best_bias(found, 1, 3) == 0.0
+    found = case([0.5, -0.3, 1.0, 0.1], [0, 0, 1, 1])
+    often = case([0.5, -0.3] * 20 + [1.0, 0.1], [0, 0] * 20 + [1, 1])
+    assert best_bias(often, 2, 1) == pytest.approx(best_bias(found, 2, 1), abs=1e-5)
+    assert best_bias(found, 1, 3) < best_bias(found, 1, 1) < best_bias(found, 3, 1)
 
 
-def test_samples_that_are_wrong_either_way_have_no_say() -> None:
-    margins, new = [1.0, 2.0, 3.0, 4.0, 5.0], [0, 1, 0, 1, 1]
-    assert best_bias(case(margins, new, [1, 1, 0, 1, 1]), 1, 1) == 1.5
+@pytest.mark.parametrize("far", [1e3, 1e6, 3e38])
+def test_margins_far_away_are_no_trouble(far: float) -> None:
+    assert -far < best_bias(case([-far, far], [0, 1]), 2, 1) < far
+    for margins, new in (([far, 0.3, 0.2], [1, 0, 1]), ([-far, 0.3, 0.2], [0, 0, 1]), ([far, -far, 0.1], [0, 1, 0])):
+        assert math.isfinite(best_bias(case(margins, new), 3, 2))
+
+
+def test_a_sample_of_a_new_class_where_there_is_none_changes_nothing() -> None:
+    assert best_bias(case([0.0, 1.0], [0, 1]), 2, 0) == 0.0
 
 
 @pytest.mark.parametrize("kind", [0, 1])

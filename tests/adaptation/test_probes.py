@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -122,7 +120,25 @@ def test_public_probes_are_public_samples_each_at_most_once() -> None:
 
 @pytest.mark.parametrize("counts", [[-1, 3], [5, 6], [0, 11]])
 def test_counts_that_cannot_be_are_refused(counts: list[int]) -> None:
-    moments: dict[str, Any] = {"count": torch.tensor(counts)}
     with pytest.raises(BadReply, match="do not fit 10 samples"):
-        check_moments(moments, 10)
-    check_moments({"count": torch.tensor([5, 5])}, 10)
+        check_moments(offered(count=torch.tensor(counts)), 10)
+    check_moments(offered(), 10)
+
+
+def offered(**changes: torch.Tensor) -> dict[str, torch.Tensor]:
+    moments = {"count": torch.tensor([5, 5]), "mean": torch.full((2, 3), 0.5), "square": torch.full((2, 3), 0.25)}
+    return {**moments, **changes}
+
+
+def test_moments_that_no_samples_have_are_refused() -> None:
+    with pytest.raises(BadReply, match="a mean square is below the square of its mean"):
+        check_moments(offered(square=torch.full((2, 3), 0.2)), 10)
+    with pytest.raises(BadReply, match="a mean square is below"):
+        check_moments(offered(square=torch.full((2, 3), -1.0), mean=torch.zeros(2, 3)), 10)
+
+
+def test_what_honest_clients_offer_is_accepted() -> None:
+    # Without any spread, where rounding decides which of the two is larger.
+    flat = Samples(torch.full((30, *SHAPE), 0.7), torch.zeros(30, dtype=torch.int64), torch.arange(30))
+    for own in (flat, some(0, 500)):
+        check_moments(class_moments(own, 3, 1), len(own))

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fedwild.adaptation.shifts import (
+    HELD_OUT,
     Statistics,
     between_clients,
     check_statistics,
@@ -209,6 +210,13 @@ def test_a_client_with_too_few_samples_has_no_shift_of_its_own() -> None:
     train, none = statistics(*cloud(3, 90), 3), statistics(np.zeros((0, 4)), np.zeros(0, dtype=np.int64), 3)
     assert own_shift(train, none) is None
     assert own_shift(none, train) is None
+
+
+def test_a_few_held_out_samples_would_tell_of_chance_alone() -> None:
+    x, y = cloud(4, 200)
+    train = statistics(*cloud(3, 90), 3)
+    assert own_shift(train, statistics(x[:HELD_OUT], y[:HELD_OUT] * 0, 3)) is not None
+    assert own_shift(train, statistics(x[: HELD_OUT - 1], y[: HELD_OUT - 1] * 0, 3)) is None
 
 
 def test_every_source_is_compared_with_all_the_others() -> None:

@@ -19,12 +19,16 @@ def evidence(**given: Any) -> Evidence:
 
 @pytest.mark.parametrize(
     ("shift", "kind"),
-    [(-0.2, "nothing"), (0.1, "nothing"), (math.nextafter(0.1, 1), "domain"), (7.0, "domain"), (math.nan, "nothing")],
+    [(-0.2, "nothing"), (0.1, "nothing"), (math.nextafter(0.1, 1), "domain"), (7.0, "domain")],
 )
 def test_a_domain_is_new_beyond_the_limit(shift: float, kind: str) -> None:
     found = by_federation(evidence(shift=shift))
     assert (found.kind, found.classes) == (kind, ())
-    assert found.limits == {"shift": 0.1}
+    assert found.measured == {"shift": (shift, 0.1)}
+
+
+def test_where_nobody_has_labels_of_its_classes_there_is_much_to_learn() -> None:
+    assert by_federation(evidence(shift=math.nan)).kind == "domain"
 
 
 @pytest.mark.parametrize("shift", [0.0, 5.0, math.nan])
@@ -34,7 +38,7 @@ def test_one_declared_class_that_was_drawn_makes_new_classes_whatever_the_domain
 
 
 def test_declared_classes_that_only_moved_away_are_none() -> None:
-    rows = {"a": -0.1, "b": 0.0, "c": math.nan}
+    rows = {"a": -0.1, "b": 0.0}
     assert by_federation(evidence(rows=rows)).kind == "nothing"
     assert by_federation(evidence(rows=rows, shift=0.2)).kind == "domain"
 
@@ -60,7 +64,7 @@ def test_the_paper_s_rule_asks_diff_f_first_and_then_diff_c(diff_f: float, diff_
     assert found.kind == kind
     # It does not look at rows one by one: all that is declared is new, or nothing.
     assert found.classes == (("a", "b") if kind == "classes" else ())
-    assert found.limits == {"Diff^F": 0.154, "Diff^C": 0.25}
+    assert found.measured == {"Diff^F": (diff_f, 0.154), "Diff^C": (diff_c, 0.25)}
 
 
 def test_nobody_brings_new_classes_without_declaring_any() -> None:
@@ -72,24 +76,27 @@ def test_nobody_brings_new_classes_without_declaring_any() -> None:
 
 def test_a_decision_is_one_sentence_with_its_figures_and_limits() -> None:
     proof = evidence(diff_f=0.12345, diff_c=2.0, shift=0.5)
-    expected = "ann brings a new domain: shift 0.5, Diff^F 0.123, Diff^C 2; limits: shift 0.1"
-    assert by_federation(proof).told("ann", proof) == expected
+    assert by_federation(proof).told("ann", proof) == "ann brings a new domain (shift 0.5, limit 0.1)"
+    fixed = by_fixed(proof, 0.1, 0.25).told("ann", proof)
+    assert fixed == "ann brings a new domain (Diff^F 0.123, limit 0.1; Diff^C 2, limit 0.25)"
 
 
 def test_new_classes_are_named_and_so_is_a_new_domain_beside_them() -> None:
     proof = evidence(rows={"cat": 1.0, "dog": 0.5, "no": -1.0}, shift=0.5)
     text = by_federation(proof).told("ann", proof)
-    assert text.startswith("ann brings new classes (cat, dog), in a new domain: shift 0.5")
+    assert text.startswith("ann brings new classes (cat, dog), in a new domain (shift 0.5, limit 0.1; ")
+    assert "cosine of cat's row 1, limit 0" in text
     near = evidence(rows={"cat": 1.0}, shift=0.05)
-    assert by_federation(near).told("ann", near).startswith("ann brings new classes (cat): shift 0.05")
+    assert by_federation(near).told("ann", near).startswith("ann brings new classes (cat) (shift 0.05")
 
 
 def test_what_could_not_be_measured_is_not_told() -> None:
     proof = evidence(shift=math.nan)
     text = by_federation(proof).told("ann", proof)
-    assert text == "ann brings nothing new: Diff^F 0.2, Diff^C 0.3; limits: shift 0.1"
-    fixed = by_fixed(proof, 0.154, 0.25).told("ann", proof)
-    assert fixed.endswith("limits: Diff^F 0.154, Diff^C 0.25")
+    assert text == "ann brings a new domain (nobody has enough samples of these classes to compare with)"
+    with_rows = evidence(shift=math.nan, rows={"cat": 0.25})
+    told = by_federation(with_rows).told("ann", with_rows)
+    assert told == "ann brings new classes (cat) (cosine of cat's row 0.25, limit 0)"
 
 
 def test_the_figures_hold_all_that_the_decision_rests_on() -> None:
@@ -97,7 +104,7 @@ def test_the_figures_hold_all_that_the_decision_rests_on() -> None:
     assert by_federation(proof).figures(proof) == {
         "kind": "classes",
         "classes": ["cat"],
-        "limits": {"shift": 0.1},
+        "decided": {"shift": (0.0, 0.1), "cosine of cat's row": (1.0, 0.0)},
         "diff_f": 0.2,
         "diff_c": 0.3,
         "shift": 0.0,
