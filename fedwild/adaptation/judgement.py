@@ -21,6 +21,8 @@ from fedwild.models import Network
 JUDGED_AT_ONCE = 256
 REACH = 50.0
 """So far beyond all margins one side has lost everything."""
+FARTHEST = 1e4
+"""Margins beyond it count as this one: no honest one comes near it, and the search ends in time."""
 
 
 @torch.inference_mode()
@@ -85,8 +87,8 @@ def best_bias(reply: Mapping[str, Tensor], old_classes: int, new_classes: int) -
 
     Few samples decide it smoothly, and neither side is given up for the other. Without samples of both kinds, 0.
     """
-    margin, new = reply["margin"].double().numpy(), reply["new"].numpy() == 1
-    if not new.any() or new.all():
+    margin, new = reply["margin"].double().clamp(-FARTHEST, FARTHEST).numpy(), reply["new"].numpy() == 1
+    if not new.any() or new.all() or not new_classes:
         return 0.0
     weight = np.where(new, new_classes / new.sum(), old_classes / (~new).sum())
 
@@ -95,4 +97,4 @@ def best_bias(reply: Mapping[str, Tensor], old_classes: int, new_classes: int) -
         wins = expit(margin - bias)
         return float((weight * np.where(new, 1.0 - wins, -wins)).sum())
 
-    return float(brentq(slope, margin.min() - REACH, margin.max() + REACH))
+    return float(brentq(slope, margin.min() - REACH, margin.max() + REACH, maxiter=1000))
