@@ -182,8 +182,9 @@ def adaptation(out: Path, settings: Sequence[str], methods: Sequence[str], seeds
 
 def row(run: Run) -> Table:
     """A welcome's figures."""
-    rounds = [event for event in run.events() if event["event"] == "round" and (event["metrics"] or {})]
-    curve = [event["metrics"]["global_accuracy"] for event in rounds if "target_accuracy" in event["metrics"]]
+    first = run.folder.facts()["first_index"]
+    rounds = [event for event in run.events() if event["event"] == "round" and event["index"] >= first]
+    curve = [event["metrics"]["global_accuracy"] for event in rounds]
     within = next(i for i in range(len(curve)) if min(curve[i:]) > curve[-1] - 0.01)
     metrics = run.metrics
     return {
