@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedwild.aggregation import weighted_mean
+from fedwild.aggregation import running_mean, weighted_mean
 from fedwild.payload import Payload
 from fedwild.protocol import Replies
 
@@ -64,3 +64,15 @@ def test_the_mean_equals_a_float64_computation() -> None:
     mean = weighted_mean(replies(*[(n, {"w": v}) for n, v in zip(counts, values, strict=True)]), "model")
     assert mean is not None
     assert torch.equal(mean["w"], expected.float())
+
+
+def test_a_running_mean_is_the_mean_of_all_models_so_far() -> None:
+    generator = torch.Generator().manual_seed(0)
+    models = [{"w": torch.randn(50, generator=generator), "n": torch.tensor(i)} for i in range(5)]
+    mean = models[0]
+    for count, model in enumerate(models[1:], start=2):
+        mean = running_mean(mean, model, count)
+    expected = torch.stack([model["w"].double() for model in models]).mean(0)
+    assert torch.allclose(mean["w"].double(), expected, atol=1e-6)
+    assert mean["w"].dtype == torch.float32
+    assert int(mean["n"]) == 4

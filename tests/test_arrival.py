@@ -254,10 +254,47 @@ def test_settings_of_the_source_run_go_on_where_the_method_has_them(source: Run,
 
 
 def test_settings_win_over_what_the_source_run_had(place: Path, source: Run, tmp_path: Path) -> None:
-    given = ["method.epochs=1", "method.keep=0", "seed=3"]
+    given = ["method.epochs=1", "method.keep=0", "evaluation.accept=0.8"]
     run = welcome(source, place / "new.npz", out=tmp_path / "run", settings=given, **LEARNS)
     params = run.config.method.params.model_dump()
-    assert (params["epochs"], params["keep"], run.config.seed) == (1, 0, 3)
+    assert (params["epochs"], params["keep"], run.config.evaluation.accept) == (1, 0, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("seed=3", "seed was 0 and is 3"),
+        ("data.known=2", "data.known"),
+        ("data.validation=0.5", "data.validation was 0.1 and is 0.5"),
+        ("partition.name=dirichlet", "partition.name was 'iid' and is 'dirichlet'"),
+        ("federation.clients=2", "federation.clients was 3 and is 2"),
+        ("federation.start_from=elsewhere", "federation.start_from"),
+        ("model.hidden=[4]", "model.hidden"),
+    ],
+)
+def test_what_the_source_run_has_settled_stays(
+    setting: str, words: str, place: Path, source: Run, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as refusal:
+        welcome(source, place / "new.npz", out=tmp_path / "none", settings=[setting], **LEARNS)
+    assert words in str(refusal.value)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_run_whose_data_has_changed_since_is_refused(place: Path, tmp_path: Path) -> None:
+    home = Path(shutil.copy(place / "home.npz", tmp_path / "home.npz"))
+    tables = {**TABLES, "method": {**METHOD, "rounds": 1}, "data": {"name": str(home)}}
+    run = api.run(tables, clients=2, workers=0, out=tmp_path / "run")
+    image_file(home, {"a": 2, "b": 1, "c": 0}, per_class=60, seed=3)
+    with pytest.raises(UserError, match=r"is not what run .* began with"):
+        welcome(run.path, place / "new.npz", out=tmp_path / "none", **LEARNS)
+
+
+def test_parts_that_do_not_go_on_are_told(place: Path, tmp_path: Path) -> None:
+    source = federation(place, "energetic", method={"rounds": 1}, score={"name": "energy"})
+    run = welcome(source, place / "new.npz", out=tmp_path / "run", **LEARNS)
+    told = " ".join(event["text"] for event in run.events() if event["event"] == "note")
+    assert "score.name = energy of the source run does not go on: msp takes its place" in told
 
 
 def test_a_method_with_wishes_of_its_own_trains_by_them(place: Path, source: Run, tmp_path: Path) -> None:

@@ -361,3 +361,42 @@ def test_a_run_to_start_from_is_refused_where_every_client_starts_on_its_own(met
     layers = {"method": {"name": method, "start": "own"}, "federation": {"start_from": "runs/other"}}
     with pytest.raises(UserError, match=r"start_from = 'runs/other' is not allowed with method.start = 'own'"):
         resolve(layers)
+
+
+# --- newcomers -----------------------------------------------------------------------------------------------
+
+
+def test_a_newcomer_s_settings_are_set_one_by_one_whatever_its_name() -> None:
+    config = configure(
+        {"data": {"newcomers": {"ann": {"name": "usps"}}}},
+        method="gains",
+        data="mnist",
+        settings=["data.newcomers.ann.resize=true", "data.newcomers.site.b.2.name=late.npz", "data.newcomers.c.name=x"],
+    )
+    newcomers = config.data.newcomers
+    assert list(newcomers) == ["ann", "site.b.2", "c"]
+    assert (newcomers["ann"].name, newcomers["ann"].resize) == ("usps", True)
+    assert newcomers["site.b.2"].name == "late.npz"
+
+
+def test_tables_of_newcomers_add_up_layer_by_layer(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text('[data]\nname = "mnist"\n[data.newcomers.ann]\nname = "usps"\nlabels = { zwei = "2" }\n')
+    given = ["data.newcomers.ann.labels={drei='3'}", "data.newcomers.ben={name='svhn'}"]
+    newcomers = configure(file, method="gains", settings=given).data.newcomers
+    assert newcomers["ann"].labels == {"zwei": "2", "drei": "3"}
+    assert (newcomers["ann"].name, newcomers["ben"].name) == ("usps", "svhn")
+
+
+@pytest.mark.parametrize("name", [*ODD_NAMES, "with.points"])
+def test_toml_keeps_newcomers_and_their_labels(name: str) -> None:
+    table = {"name": "x.npz", "classes": [name], "labels": {name: "2"}, "resize": True, "welcomed": True}
+    config = configure({"data": {"newcomers": {name: table}}}, data="mnist")
+    assert through_toml(config) == config
+    assert through_toml(config).data.newcomers[name].labels == {name: "2"}
+
+
+def test_the_preset_newcomer_of_the_digits_gives_way_to_the_user_s_own() -> None:
+    assert list(configure(method="gains").data.newcomers) == ["newcomer"]
+    own = configure({"data": {"newcomers": {"ann": {"name": "late.npz"}}}}, method="gains")
+    assert list(own.data.newcomers) == ["ann"]

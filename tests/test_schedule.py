@@ -46,6 +46,14 @@ def test_rounds_are_counted_in_the_run_and_in_their_phase_which_may_come_again()
     ]
 
 
+def test_rounds_count_on_from_an_earlier_run_but_those_of_phases_begin_anew() -> None:
+    counted = steps_of(LEARN_AND_LOOK, first=10)
+    assert [(step.phase, step.round) for step in counted] == [(s.phase, s.round) for s in steps_of(LEARN_AND_LOOK)]
+    assert [step.index for step in counted] == list(range(10, 17))
+    # A number counts this run's own rounds.
+    assert arrivals_of({"ann": "look", "bob": 0, "cyd": 3}, counted) == {"ann": 12, "bob": 10, "cyd": 13}
+
+
 def test_no_rounds_at_all_are_refused() -> None:
     with pytest.raises(UserError, match="method 'phased' has no rounds"):
         steps_of(Phased(("learn", 0)))

@@ -14,7 +14,7 @@ import torch
 from fedwild.aggregation import weighted_mean
 from fedwild.classes import ClassRegistry
 from fedwild.data import Dataset, Split
-from fedwild.methods.gains import Gains
+from fedwild.methods.gains import Gains, typical_largest
 from fedwild.payload import Payload
 from fedwild.protocol import Client, Server, Step
 from fedwild.rng import Rng
@@ -298,9 +298,10 @@ def test_all_weights_of_an_aggregation_add_up(method: str, kind: str, data: Data
             weights = event[part]
             others = sum(value for name, value in weights.items() if name != "ann")
             assert others == pytest.approx(share, abs=1e-6)
+            # Four sources, also where the server computes with the one model that they have in common.
             released = method == "gains-released"
-            assert sum(weights.values()) == pytest.approx(share + len(weights) - 1 if released else 1, abs=1e-6)
-            assert weights["ann"] == pytest.approx(len(weights) - 1 if released else 1 - share, abs=1e-6)
+            assert sum(weights.values()) == pytest.approx(share + 4 if released else 1, abs=1e-6)
+            assert weights["ann"] == pytest.approx(4 if released else 1 - share, abs=1e-6)
         assert ("classifier" in event) == (kind == "domain")
 
 
@@ -335,7 +336,7 @@ def test_a_domain_s_model_is_fedavg_s_where_sources_are_equally_near(sources: st
     replies = replies_of(**heads(0, sizes, rows=2))
     server = adapting("domain")
     equally = {"bob": 0.4, "cyd": 0.4}
-    method.put_together(server, replies, equally, equally)
+    method.put_together(server, replies, equally, equally, 2)
     mean = weighted_mean(replies, "model")
     assert mean is not None
     for name, tensor in server.state.group("model").items():
@@ -347,7 +348,7 @@ def test_old_rows_are_the_sources_mean_and_new_ones_the_newcomer_s_bit_for_bit()
     payloads = heads(0, {"ann": 30, "bob": 7, "cyd": 50})
     replies = replies_of(**payloads)
     server = adapting("classes", model=payloads["bob"].group("model"))
-    method.put_together(server, replies, {"bob": 0.3, "cyd": 0.9}, {"bob": 0.0, "cyd": 5.0})
+    method.put_together(server, replies, {"bob": 0.3, "cyd": 0.9}, {"bob": 0.0, "cyd": 5.0}, 2)
     mean = weighted_mean((reply for reply in replies if reply.client != "ann"), "model")
     assert mean is not None
     model, own = server.state.group("model"), payloads["ann"].group("model")
@@ -359,7 +360,8 @@ def test_old_rows_are_the_sources_mean_and_new_ones_the_newcomer_s_bit_for_bit()
 def test_new_rows_also_learn_from_sources_what_is_none() -> None:
     payloads = heads(0, {"ann": 30, "bob": 10, "cyd": 30})
     server = adapting("classes")
-    method_of("gains", {"new_rows": "both"}).put_together(server, replies_of(**payloads), {"bob": 0, "cyd": 0}, {})
+    method = method_of("gains", {"new_rows": "both"})
+    method.put_together(server, replies_of(**payloads), {"bob": 0, "cyd": 0}, {}, 2)
     bias = {name: float(payload.group("model")["head.bias"][2]) for name, payload in payloads.items()}
     expected = (bias["ann"] + 0.25 * bias["bob"] + 0.75 * bias["cyd"]) / 2
     assert float(server.state.group("model")["head.bias"][2]) == pytest.approx(expected, abs=1e-6)
@@ -461,7 +463,7 @@ def test_rows_of_declared_classes_go_between_the_known_ones_and_unknown() -> Non
     grown = method.refitted(server, weights, ClassRegistry.of(("a", "b")))
     for name in ("head.weight", "head.bias"):
         assert torch.equal(grown[name][[0, 1, 3]], weights[name])
-        assert not grown[name][2].any()
+    assert grown["head.weight"][2].any()
 
 
 # --- who is asked --------------------------------------------------------------------------------------------
@@ -637,7 +639,7 @@ DECLARATIONS: dict[str, tuple[Change, str]] = {
     "true": (told(labels={"class-3": True}), "expected a whole number from 1 on"),
     "many": (told(labels={f"c{i}": 1 for i in range(2000)}), "at most 1000 classes"),
     "list": (told(labels=["class-3"]), "must be a table"),
-    "long": (told(labels={"x" * 101: COUNT}), "at most 100 characters"),
+    "long": (told(labels={"x" * 101: COUNT}), "one line of at most 100"),
     "lines": (told(labels={"two\nlines": COUNT}), "one line"),
     "blank": (told(labels={"  ": COUNT}), "one line"),
     "case of a known one": (told(labels={"Class-0": COUNT}), "differs from 'class-0' only by case"),
@@ -727,6 +729,21 @@ def test_a_newcomer_has_no_say_in_the_limit_for_itself(
     assert findings(tmp_path / "run", "discovery")[0]["kind"] == "domain"
 
 
+def test_samples_of_new_classes_where_there_are_none_are_no_trouble(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def all_new(reply: Payload) -> Payload:
+        wild = torch.linspace(-3e38, 3e38, reply.info["samples"])
+        return measured("model", new=torch.ones(len(wild), dtype=torch.uint8), margin=wild)(reply)
+
+    failing(monkeypatch, "judge-1", all_new, who="client-01")
+    for name, own in (("domain", 5), ("classes", 3)):
+        given = {"rounds": 1, "epochs": 1, "adapt_rounds": 1}
+        run(tmp_path / name, domain_of(data), dealt(data, ann=rows_of(data, own)), **given)
+        (judgement,) = findings(tmp_path / name, "judgement")
+        assert np.isfinite(judgement["bias"])
+
+
 @pytest.mark.parametrize("phase", ["discover-1", "adapt-1"])
 def test_a_model_of_another_shape_is_refused(
     phase: str, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -793,6 +810,52 @@ def test_a_federation_that_would_forget_goes_back_bit_for_bit(data: Dataset, tmp
     assert server.info["thresholds"] == before.info["thresholds"]
     assert server.info["state"]["refused"] == ["ann"]
     assert "welcomed" not in server.info["state"]
+
+
+def test_all_that_a_correction_keeps_goes_back_too(data: Dataset, tmp_path: Path) -> None:
+    scaffold = {"correction": {"name": "scaffold"}}
+    given = {**FORGETFUL, "adapt_rounds": 1, "new_rows": "newcomer", "momentum": 0.0}
+    before = run(tmp_path / "alone", data, dealt(data), parts=scaffold, **given, stages=0)
+    split = dealt(data, ann=rows_of(data, 3))
+    server = run(tmp_path / "back", data, split, parts=scaffold, **given, max_forgetting=0.0)
+    assert len(before.tensors) > len(before.group("model"))
+    assert findings(tmp_path / "back", "judgement")[0]["refused"]
+    assert server.tensors.keys() == before.tensors.keys()
+    assert all(torch.equal(server.tensors[name], tensor) for name, tensor in before.tensors.items())
+
+
+def test_where_nobody_can_say_how_much_is_forgotten_a_limit_refuses(data: Dataset, tmp_path: Path) -> None:
+    split = dealt(data, ann=rows_of(data, 3))
+    blind = replace(split, clients=tuple(replace(c, validation=c.validation[:0]) for c in split.clients))
+    for name, limit in (("limited", {"max_forgetting": 1.0}), ("free", {})):
+        server = run(tmp_path / name, data, blind, adapt_rounds=1, **limit)
+        (judgement,) = findings(tmp_path / name, "judgement")
+        assert judgement["forgotten"] is None
+        assert judgement["refused"] is bool(limit)
+        assert len(server.info["classes"]) == (3 if limit else 4)
+
+
+def test_a_joint_model_that_is_not_finite_is_not_taken() -> None:
+    payloads = heads(0, {"ann": 30, "bob": 10, "cyd": 30}, rows=2)
+    huge = payloads["bob"].group("model")
+    huge["head.bias"] = torch.tensor([3e38, 3e38])
+    payloads["bob"].put("model", huge)
+    payloads["cyd"].put("model", huge)
+    payloads["ann"].put("model", huge)
+    server = adapting("domain", model=weights_of(PLAIN.build(2, Rng(9))))
+    before = server.state.group("model")
+    method = method_of("gains", {"target_weight": "released"})
+    method.put_together(server, replies_of(**payloads), {"bob": 0.0, "cyd": 0.0}, {"bob": 0.0, "cyd": 0.0}, 2)
+    assert "not finite" in server.notes[0]
+    assert all(torch.equal(tensor, before[name]) for name, tensor in server.state.group("model").items())
+
+
+@pytest.mark.parametrize(
+    ("spreads", "largest"),
+    [([], 0.0), ([0.3], 0.3), ([0.1, 0.2, 0.3], 0.3), ([0.1] * 5 + [1e9], 0.1), ([0.1] * 9 + [0.2, 1e9], 0.2)],
+)
+def test_no_single_source_of_six_and_more_sets_the_limit(spreads: list[float], largest: float) -> None:
+    assert typical_largest(spreads) == largest
 
 
 def test_who_was_refused_takes_no_part_when_the_next_one_comes(data: Dataset, tmp_path: Path) -> None:
