@@ -290,11 +290,16 @@ def test_a_run_whose_data_has_changed_since_is_refused(place: Path, tmp_path: Pa
         welcome(run.path, place / "new.npz", out=tmp_path / "none", **LEARNS)
 
 
-def test_parts_that_do_not_go_on_are_told(place: Path, tmp_path: Path) -> None:
+def test_parts_go_on_and_those_that_do_not_are_told(place: Path, tmp_path: Path) -> None:
+    def notes(run: Run) -> str:
+        return " ".join(event["text"] for event in run.events() if event["event"] == "note")
+
     source = federation(place, "energetic", method={"rounds": 1}, score={"name": "energy"})
-    run = welcome(source, place / "new.npz", out=tmp_path / "run", **LEARNS)
-    told = " ".join(event["text"] for event in run.events() if event["event"] == "note")
-    assert "score.name = energy of the source run does not go on: msp takes its place" in told
+    kept = welcome(source, place / "new.npz", out=tmp_path / "kept", **LEARNS)
+    assert kept.config.parts["score"] == source.config.parts["score"]
+    assert "does not go on" not in notes(kept)
+    lost = welcome(source, place / "new.npz", out=tmp_path / "lost", settings=["score.name=msp"], **LEARNS)
+    assert "score.name = energy of the source run does not go on: msp takes its place" in notes(lost)
 
 
 def test_a_method_with_wishes_of_its_own_trains_by_them(place: Path, source: Run, tmp_path: Path) -> None:
