@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedwild.aggregation import weighted_mean
+from fedwild.aggregation import running_mean, weighted_mean
 from fedwild.methods.base import METHODS
 from fedwild.methods.fairness import RECEIVED, LossReporting, admitted
 from fedwild.methods.fedavg import FedAvg
@@ -64,7 +63,7 @@ class AFL(LossReporting):
         """The mean of the models so far, after this one: m <- m + (w - m) / t."""
         count = server.state.info.get("averaged", 0) + 1
         before = server.state.group("average")
-        server.state.put("average", {name: stepped(before.get(name), new, count) for name, new in model.items()})
+        server.state.put("average", running_mean(before, model, count) if before else model)
         server.state.info["averaged"] = count
 
     def weights(self, server: Server) -> dict[str, Tensor]:
@@ -93,10 +92,3 @@ def projected(values: np.ndarray, total: float = 1.0) -> np.ndarray:
     # The first value always belongs to those above zero, whatever rounding makes of the comparison.
     positive = max(1, int(np.count_nonzero(falling * counts > surplus)))
     return np.maximum(values - surplus[positive - 1] / positive, 0.0)
-
-
-def stepped(mean: Tensor | None, new: Tensor, count: int) -> Tensor:
-    """The mean of `count` tensors from that of all but the last; whole numbers are the last one's."""
-    if mean is None or not new.is_floating_point():
-        return new.clone()
-    return (mean.to(torch.float64) + (new.to(torch.float64) - mean) / count).to(new.dtype)
