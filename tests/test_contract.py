@@ -280,20 +280,24 @@ GAL: dict[str, dict[str, Any]] = {
 ANY_SHIFT = {"rule": "federation", "min_count": 2, "least_shift": 0.0}
 GAINS: dict[str, dict[str, Any]] = {
     **{key: {"rule": "fixed"} for key in ("t_f", "t_c")},
-    **{key: {**ANY_SHIFT, "times": 0.0} for key in ("least_shift", "min_count")},
-    "times": {**ANY_SHIFT, "times": 1e9},
-    "yardstick": {**ANY_SHIFT, "times": 5.0},
+    "least_shift": {**ANY_SHIFT, "times": 0.0},
+    # Without enough samples there is nothing to compare, which is something new.
+    "min_count": {**ANY_SHIFT, "least_shift": 1e9},
+    # These clients hold too little out to tell of shifts of their own, but they differ.
+    "times": {**ANY_SHIFT, "yardstick": "between", "times": 1e9},
+    "yardstick": {**ANY_SHIFT, "times": 1e9},
     "synonym": {"min_count": 2},
     "rule": {"t_f": 1e9},
     # Half of two rounds is the last one.
     "tail": {"adapt_rounds": 4},
     "calibrate": {"lr": 0.01},
-    "max_forgetting": {"lr": 0.3, "calibrate": False},
+    "max_forgetting": {"lr": 0.3, "calibrate": False, "adapt_rounds": 0, "new_rows": "newcomer"},
 }
 SAME_CLASSES = ("least_shift", "times", "yardstick", "min_count")
 """Settings that decide about domains, so that the newcomer must not bring classes."""
 WHERE_IT_ACTS: dict[tuple[str, str], dict[str, Any]] = {
     **{(method, key): {"method": needs} for method in WELCOMING for key, needs in GAINS.items()},
+    ("gains-released", "max_forgetting"): {"method": {"lr": 0.3, "calibrate": False, "adapt_rounds": 3}},
     **{(method, key): needs for method in ("gal", "gal-paper") for key, needs in GAL.items()},
     **{(method, key): needs for method in ("fedoss", "fedoss-paper") for key, needs in FEDOSS.items()},
     # Agreement is all or nothing after one round, a half after two.

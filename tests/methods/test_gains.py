@@ -13,7 +13,7 @@ import torch
 
 from fedwild.aggregation import weighted_mean
 from fedwild.classes import ClassRegistry
-from fedwild.data import Dataset, Split
+from fedwild.data import Dataset, Samples, Split
 from fedwild.methods.gains import Gains, typical_largest
 from fedwild.payload import Payload
 from fedwild.protocol import Client, Server, Step
@@ -466,6 +466,37 @@ def test_rows_of_declared_classes_go_between_the_known_ones_and_unknown() -> Non
     assert grown["head.weight"][2].any()
 
 
+def client_of(name: str, step: Step, state: Payload | None = None, y: list[int] | None = None) -> Client:
+    """A client of three classes by hand, whose samples are all alike."""
+    labels = torch.tensor(y or [], dtype=torch.int64)
+    samples = Samples(torch.rand(1, 1, 8, 8).expand(len(labels), -1, -1, -1), labels, torch.arange(len(labels)))
+    return Client(name, PLAIN, step, ("a", "b", "c"), lambda part: samples, {}, state or Payload())
+
+
+def test_the_anchor_of_an_output_for_unknown_stays_the_last_row() -> None:
+    method = method_of("gains", {"keep": 0.1}, objective={"name": "proser"})
+    kept, model = weights_of(PLAIN.build(3, Rng(1))), weights_of(PLAIN.build(4, Rng(2)))
+    bob = client_of("bob", Step("adapt-1", 0, 4), Payload.of({"stage": 1}, anchor=kept))
+    found = method.anchor(Payload.of({"newcomer": "ann", "known": 2}, model=model), bob)
+    for name in ("head.weight", "head.bias"):
+        assert torch.equal(found[name][[0, 1, 3]], kept[name])
+        assert torch.equal(found[name][2], model[name][2])
+    later = client_of("bob", Step("adapt-2", 0, 9), Payload.of({"stage": 1}, anchor=kept))
+    # What it had in an earlier stage is no anchor in this one.
+    again = method.anchor(Payload.of({"newcomer": "ben", "known": 2}, model=model), later)
+    assert all(torch.equal(again[name], tensor) for name, tensor in model.items())
+
+
+@pytest.mark.parametrize(("name", "judged"), [("bob", 2), ("ann", 4)])
+def test_sources_are_judged_by_what_they_knew_and_the_newcomer_by_all_it_has(name: str, judged: int) -> None:
+    method = method_of("gains")
+    groups = {"before": weights_of(PLAIN.build(2, Rng(1))), "model": weights_of(PLAIN.build(3, Rng(2)))}
+    payload = Payload.of({"newcomer": "ann", "known": 2}, **groups)
+    reply = method.judge(payload, client_of(name, Step("judge-1", 0, 9), y=[0, 2, 1, 2]))
+    assert reply.info["samples"] == judged
+    assert len(reply.group("model")["margin"]) == len(reply.group("before")["margin"]) == judged
+
+
 # --- who is asked --------------------------------------------------------------------------------------------
 
 
@@ -797,6 +828,9 @@ FORGETFUL = {"adapt_rounds": 0, "discover_epochs": 9, "new_rows": "newcomer", "c
 def test_a_federation_that_would_forget_goes_back_bit_for_bit(data: Dataset, tmp_path: Path) -> None:
     before = run(tmp_path / "alone", data, dealt(data), **FORGETFUL, stages=0)
     split = dealt(data, ann=rows_of(data, 3))
+    # Ann has validation samples of classes that stay, which have no say in the threshold.
+    ann = replace(split.clients[-1], validation=np.array([*split.clients[-1].validation, *held_out(data)[:20]]))
+    split = replace(split, clients=(*split.clients[:-1], ann))
     kept = run(tmp_path / "kept", data, split, **FORGETFUL)
     assert findings(tmp_path / "kept", "judgement")[0]["forgotten"] > 0
     assert len(kept.info["classes"]) == 4
