@@ -122,12 +122,11 @@ SETTINGS: dict[str, Setting] = {
     "reviews-all-kitchen": Setting(reviews("books", "dvd", "electronics"), (review("kitchen"),)),
 }
 # Every newcomer is taken for what the setting says it is, so that adaptation alone is compared.
-TOLD = ["method.least_shift=0", "method.times=0"]
-TOLD_FIXED = ["method.t_f=0", "method.t_c=0"]
+TOLD = ["method.rule=fixed", "method.t_f=0", "method.t_c=0"]
 METHODS: dict[str, tuple[str, list[str]]] = {
     "gains": ("gains", TOLD),
-    "gains-paper": ("gains-paper", TOLD_FIXED),
-    "gains-released": ("gains-released", TOLD_FIXED),
+    "gains-paper": ("gains-paper", TOLD),
+    "gains-released": ("gains-released", TOLD),
     "fedavg": ("fedavg", []),
     "fedprox": ("fedavg", ["correction.name=prox"]),
     "fedproto": ("fedproto", []),
