@@ -166,6 +166,8 @@ def test_margins_far_away_are_no_trouble(far: float) -> None:
     assert -far < best_bias(case([-far, far], [0, 1]), 2, 1) < far
     for margins, new in (([far, 0.3, 0.2], [1, 0, 1]), ([-far, 0.3, 0.2], [0, 0, 1]), ([far, -far, 0.1], [0, 1, 0])):
         assert math.isfinite(best_bias(case(margins, new), 3, 2))
+    # The outermost sample is of the kind that counts little.
+    assert math.isfinite(best_bias(case([far, -far, 0.1, 0.2], [0, 1, 0, 1]), 5, 1))
 
 
 def test_a_sample_of_a_new_class_where_there_is_none_changes_nothing() -> None:
