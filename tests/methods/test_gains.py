@@ -828,9 +828,6 @@ FORGETFUL = {"adapt_rounds": 0, "discover_epochs": 9, "new_rows": "newcomer", "c
 def test_a_federation_that_would_forget_goes_back_bit_for_bit(data: Dataset, tmp_path: Path) -> None:
     before = run(tmp_path / "alone", data, dealt(data), **FORGETFUL, stages=0)
     split = dealt(data, ann=rows_of(data, 3))
-    # Ann has validation samples of classes that stay, which have no say in the threshold.
-    ann = replace(split.clients[-1], validation=np.array([*split.clients[-1].validation, *held_out(data)[:20]]))
-    split = replace(split, clients=(*split.clients[:-1], ann))
     kept = run(tmp_path / "kept", data, split, **FORGETFUL)
     assert findings(tmp_path / "kept", "judgement")[0]["forgotten"] > 0
     assert len(kept.info["classes"]) == 4
@@ -844,6 +841,13 @@ def test_a_federation_that_would_forget_goes_back_bit_for_bit(data: Dataset, tmp
     assert server.info["thresholds"] == before.info["thresholds"]
     assert server.info["state"]["refused"] == ["ann"]
     assert "welcomed" not in server.info["state"]
+
+
+def test_who_was_refused_has_no_say_in_the_threshold() -> None:
+    server = adapting("classes")
+    assert list(method_of("gains").members(server)) == ["bob", "cyd", "ann"]
+    server.state.info["refused"] = ["ann"]
+    assert list(method_of("gains").members(server)) == ["bob", "cyd"]
 
 
 def test_all_that_a_correction_keeps_goes_back_too(data: Dataset, tmp_path: Path) -> None:
