@@ -200,7 +200,7 @@ def show(out: Path) -> None:
     """All welcomes of a folder as a table."""
     print("| run | T-Acc | S-Acc | G-Acc | rounds | s |\n|---|---|---|---|---|---|")
     for path in sorted(out.glob("*-[0-9]*-[0-9]")):
-        if (path / "result.json").exists():
+        if (path / "result.json").exists() and not path.name.startswith("source-"):
             r = row(Run(path))
             figures = " | ".join(str(r[key]) for key in ("target", "source", "global", "converged", "seconds"))
             print(f"| {r['run']} | {figures} |")
