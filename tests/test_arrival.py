@@ -470,7 +470,7 @@ def test_a_federation_that_would_forget_is_what_it_was_bit_for_bit(source: Run, 
     assert_equal_models(source, refused)
     assert refused.server().classes == source.server().classes
     assert refused.server().thresholds == source.server().thresholds
-    assert refused.server().state.info["refused"] == ["new"]
+    assert refused.server().state.info["outside"] == ["new"]
     assert "back to before new came" in " ".join(e["text"] for e in refused.events() if e["event"] == "note")
 
 

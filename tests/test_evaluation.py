@@ -144,7 +144,7 @@ def hand_made(
     server = Server(by_hand.PLAIN, ClassRegistry(), Step("judge-1", 0, 9), Rng(0), present)
     for name, origin in classes.items():
         server.classes.add(name, origin, 0)
-    server.state.info["refused"] = list(refused)
+    server.state.info["outside"] = list(refused)
     truth = torch.tensor([names.index(name) if name in names else UNKNOWN for name in TRUE])
     logits = torch.nn.functional.one_hot(torch.tensor([names.index(name) for name in answers]), len(names)).float()
     outcome = Outcome(Prediction(logits, torch.zeros(8)), truth, truth, TRUE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import Any, Literal
 
 Kind = Literal["nothing", "domain", "classes"]
@@ -79,7 +80,7 @@ def synonyms(evidence: Evidence, nearer: float) -> list[str]:
     """Sentences on declared classes that look like a known one under another name."""
     return [
         f"its class {name!r} looks like {known!r} (shift {value:.2g}): if they are one, welcome it with "
-        f"--label {name}={known}"
+        f"--label {quote(f'{name}={known}')}"
         for name, (known, value) in evidence.alike.items()
         if value < nearer
     ]

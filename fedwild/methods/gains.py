@@ -310,6 +310,7 @@ class Gains(FedAvg):
         if not labels:
             server.note(f"{newcomer} is not welcomed: it did not answer, or has no labelled samples")
             info["arrival"] = {"kind": "nobody"}
+            self.leave_outside(server)
             return
         declared = [name for name in labels if name not in server.classes]
         sizes = {reply.client: reply.samples for reply in replies if reply.client != newcomer}
@@ -358,6 +359,7 @@ class Gains(FedAvg):
         if own is None:
             server.note(f"{newcomer} is not welcomed: its model did not arrive")
             self.go_back(server, "nobody")
+            self.leave_outside(server)
             return
         evidence = self.evidence(server, own)
         verdict = self.verdict(evidence)
@@ -514,7 +516,7 @@ class Gains(FedAvg):
             amount = "nobody knows how much is" if math.isnan(forgotten) else f"{forgotten:.1%} are"
             server.note(f"{amount} forgotten, max_forgetting = {limit}: back to before {newcomer} came")
             self.go_back(server, "refused")
-            server.state.info["refused"] = [*server.state.info.get("refused", []), newcomer]
+            self.leave_outside(server)
         else:
             self.admit(server)
 
@@ -531,6 +533,11 @@ class Gains(FedAvg):
         info["welcomed"] = [*info.get("welcomed", []), self.newcomer(server)]
         info["arrival"] = {"kind": "welcomed"}
         self.tidy(server)
+
+    def leave_outside(self, server: Server) -> None:
+        """The newcomer, though it may be there, is no member."""
+        info = server.state.info
+        info["outside"] = [*info.get("outside", []), self.newcomer(server)]
 
     def go_back(self, server: Server, kind: str) -> None:
         """The federation as it was before the newcomer came, bit for bit."""
@@ -552,8 +559,8 @@ class Gains(FedAvg):
         return server.task.network(server.state.group(group), outputs, self.bias, slot="predictor")
 
     def members(self, server: Server) -> Sequence[str]:
-        """A newcomer that was sent away has no say in the threshold."""
-        return [name for name in server.clients if name not in server.state.info.get("refused", [])]
+        """A newcomer that failed or was sent away has no say in the threshold."""
+        return [name for name in server.clients if name not in server.state.info.get("outside", [])]
 
     def truth(self, server: Server, outcome: Outcome) -> Tensor:
         """Classes that an earlier run discovered, and nobody has named, stand for those that they cover best."""

@@ -839,14 +839,14 @@ def test_a_federation_that_would_forget_goes_back_bit_for_bit(data: Dataset, tmp
     assert all(torch.equal(server.tensors[name], tensor) for name, tensor in before.tensors.items())
     assert server.info["classes"] == before.info["classes"]
     assert server.info["thresholds"] == before.info["thresholds"]
-    assert server.info["state"]["refused"] == ["ann"]
+    assert server.info["state"]["outside"] == ["ann"]
     assert "welcomed" not in server.info["state"]
 
 
 def test_who_was_refused_has_no_say_in_the_threshold() -> None:
     server = adapting("classes")
     assert list(method_of("gains").members(server)) == ["bob", "cyd", "ann"]
-    server.state.info["refused"] = ["ann"]
+    server.state.info["outside"] = ["ann"]
     assert list(method_of("gains").members(server)) == ["bob", "cyd"]
 
 
@@ -908,4 +908,4 @@ def test_who_was_refused_takes_no_part_when_the_next_one_comes(data: Dataset, tm
 def test_what_is_not_forgotten_is_kept_whatever_the_limit(data: Dataset, tmp_path: Path) -> None:
     server = run(tmp_path / "run", data, dealt(data, ann=rows_of(data, 3)), max_forgetting=1.0)
     assert server.info["state"]["welcomed"] == ["ann"]
-    assert "refused" not in server.info["state"]
+    assert "outside" not in server.info["state"]

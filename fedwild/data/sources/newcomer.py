@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from shlex import quote
 
 import numpy as np
 import torch
@@ -82,7 +83,7 @@ def check_names(newcomer: str, brought: Iterable[str], there: Iterable[str]) -> 
             )
         other = seen.setdefault(plain, name)
         if other != name:
-            advice = f"If they are one class, say --label {name}={other}; if not, give it another name."
+            advice = f"If they are one class, say --label {quote(f'{name}={other}')}; if not, give it another name."
             if plain not in known:
                 advice = "Both are its own: make them one in its data, or give one of them another name."
             raise UserError(
