@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 import pytest
@@ -370,7 +371,7 @@ def test_names_that_differ_by_case_from_the_federation_s_are_refused_and_a_label
         late = newcomer(name, "ant")
         error = refused_once(refused, *welcoming(Path("home"), late))
         assert f"class {name!r} differs from 'cat' only by case or spaces" in error
-        assert f"--label {name}=cat" in error
+        assert f"--label {quote(f'{name}=cat')}" in error
     late = newcomer("Cat", "ant")
     outcome = cli(*welcoming(Path("home"), late, "--label", "Cat=cat", "--out", "run", "--json"))
     assert outcome.code == 0, outcome.err
