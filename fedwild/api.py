@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedwild import naming
 from fedwild.classes import UNKNOWN_NAME, ClassEntry
-from fedwild.config import Config, changes, parse_setting, read_toml, resolve
+from fedwild.config import Config, changes, read_toml, resolve, setting_layers
 from fedwild.data import Samples, Split
 from fedwild.engines.local import LocalEngine
 from fedwild.engines.site import Site, embed, predict, state_file
@@ -292,9 +292,7 @@ def configure(
 ) -> Config:
     """The validated settings that a file, flags and `section.key=value` settings give together."""
     file = read_toml(Path(config)) if isinstance(config, (str, Path)) else dict(config or {})
-    texts = [settings] if isinstance(settings, str) else settings
-    extra = [settings] if isinstance(settings, Mapping) else [parse_setting(text) for text in texts]
-    return resolve(file, flag_layer(**flags), *extra)
+    return resolve(file, flag_layer(**flags), *setting_layers(settings))
 
 
 def flag_layer(
@@ -340,8 +338,10 @@ def begin(
     history: Mapping[str, Any] | None = None,
     events: bytes = b"",
 ) -> Run:
-    """Make an experiment's run folder and run in it. `history` are facts about the run that it goes on from, and
-    `events` that run's log."""
+    """Make an experiment's run folder and run in it.
+
+    `history` are facts about the run that it goes on from, and `events` that run's log.
+    """
     config = experiment.config
     names = "+".join(Path(name).stem for name in config.data.names)
     stem = re.sub(r"[^\w.+-]+", "_", f"{config.method.name}-{names}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedwild.api import Run, begin
-from fedwild.config import Config, Table, changes, parse_setting, resolve
+from fedwild.config import Config, Table, changes, resolve, setting_layers
 from fedwild.data import DATASETS, Split, check_names
 from fedwild.errors import UserError
 from fedwild.experiment import Experiment, check_newcomer_names, prepare
@@ -62,18 +62,16 @@ def prepared(
     settings: Sequence[str] | Mapping[str, Any],
 ) -> Experiment:
     """Everything that the new run needs, checked."""
-    members, split = members_of(source), home(source)
-    check_newcomer_names([name], replace(split, clients=(*split.clients, *newcomers_in(source, members))))
+    members = members_of(source)
     flags = {"rounds": rounds, "max_forgetting": max_forgetting}
     table = continued(source, method, {key: value for key, value in flags.items() if value is not None})
     table["data"]["newcomers"] = {**members, name: newcomer}
-    texts = [settings] if isinstance(settings, str) else settings
-    extra = [settings] if isinstance(settings, Mapping) else [parse_setting(text) for text in texts]
-    config = resolve(table, *extra)
+    config = resolve(table, *setting_layers(settings))
     check_settled(source, config, name)
-    # Reading the source's data as it is now shows whether it is still what its split speaks of.
-    assert source.experiment.dataset is not None
-    experiment = prepare(config, split)
+    # A source whose data files have changed since is refused here.
+    home = without(source.experiment.split, source.settings.data.newcomers)
+    check_newcomer_names([name], [*(client.name for client in home.clients), *members])
+    experiment = prepare(config, home)
     brought = next(client.known for client in experiment.split.clients if client.name == name)
     check_names(name, brought, source.server().classes.names)
     return replace(experiment, notes=(*experiment.notes, *lost_parts(source.settings, config)))
@@ -157,18 +155,12 @@ def members_of(source: Run) -> dict[str, Table]:
     return {name: {**data.model_dump(), "welcomed": True} for name, data in newcomers if name not in outside}
 
 
-def home(source: Run) -> Split:
-    """The source run's split without newcomers, whose rows are found again from their own data."""
-    split, newcomers = source.folder.split(), source.settings.data.newcomers
+def without(split: Split, newcomers: Collection[str]) -> Split:
+    """A split without newcomers, whose rows are found again from their own data."""
     theirs = [client.test for client in split.clients if client.name in newcomers]
     test = np.setdiff1d(split.test, np.concatenate(theirs)) if theirs else split.test
     clients = tuple(client for client in split.clients if client.name not in newcomers)
     return replace(split, clients=clients, test=test, newcomers=())
-
-
-def newcomers_in(source: Run, names: Mapping[str, Any]) -> list[Any]:
-    """These clients' rows in the source run's split."""
-    return [client for client in source.folder.split().clients if client.name in names]
 
 
 def default_name(client: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -394,6 +394,13 @@ def parse_setting(text: str) -> Table:
     for key in reversed(keys):
         setting = {key: setting}
     return dict(setting)
+
+
+def setting_layers(settings: Sequence[str] | Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Settings as layers for `resolve`: tables as they are, or `section.key=value` texts."""
+    if isinstance(settings, Mapping):
+        return [settings]
+    return [parse_setting(text) for text in ([settings] if isinstance(settings, str) else settings)]
 
 
 def dump_toml(table: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -104,7 +104,7 @@ def load_and_deal(
     if split is None:
         given = params.model_dump()
         split = make_split(dataset, config.data, name, given, config.federation.clients, config.seed)
-        check_newcomer_names(config.data.newcomers, split)
+        check_newcomer_names(config.data.newcomers, [client.name for client in split.clients])
     dataset = with_newcomers(dataset, config.data, config.seed, progress)
     return dataset, admitted(split, dataset, config.data, config.seed), (name, params)
 
@@ -149,9 +149,8 @@ def built(task: Task, outputs: int) -> Network:
         raise UserError(f"model.name = {task.model!r} with {task.model_params} cannot be built: {reason}") from None
 
 
-def check_newcomer_names(newcomers: Iterable[str], split: Split) -> None:
+def check_newcomer_names(newcomers: Iterable[str], there: Collection[str]) -> None:
     """Refuse a newcomer that is called as a client is who is there already."""
-    there = {client.name for client in split.clients}
     for name in newcomers:
         if name in there:
             raise UserError(f"newcomer {name!r}: a client of the federation has this name; give it another (--name).")

@@ -56,6 +56,11 @@ class Step:
     round: int
     index: int
 
+    @property
+    def stage(self) -> int:
+        """The stage of a phase such as adapt-2, counted from 1."""
+        return int(self.phase.rpartition("-")[2])
+
 
 @dataclass
 class Server:

@@ -14,8 +14,8 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedwild.aggregation import weighted_mean
-from fedwild.corrections import Correction
+from fedwild.aggregation import by_samples, weighted_mean
+from fedwild.corrections import Correction, Steering
 from fedwild.initial import initial_weights
 from fedwild.methods.base import METHODS
 from fedwild.models import Network
@@ -23,7 +23,7 @@ from fedwild.objectives import Objective
 from fedwild.openset import Score
 from fedwild.payload import Payload
 from fedwild.predictors import ScoredModel
-from fedwild.protocol import Client, Method, Phase, Predictor, Replies, Server
+from fedwild.protocol import Client, Method, Phase, Predictor, Replies, Reply, Server
 from fedwild.rng import Rng
 from fedwild.training import PLAIN, Descent, LocalTraining, train
 
@@ -69,14 +69,22 @@ class FedAvg(Method):
 
     def trained(self, model: Network, payload: Payload, client: Client, rng: Rng, descent: Descent = PLAIN) -> Payload:
         """The reply with the model after training on the client's own data."""
-        steering = self.correction.at(client, model, payload)
+        steering = self.steering(client, model, payload)
         trained = train(model, client.train, self.params, self.objective, steering, rng, descent)
         reply = Payload.of(model=client.task.weights(model), **steering.up(trained.steps, self.params.lr))
         reply.info = {"samples": len(client.train), **trained.info()}
         return reply
 
+    def steering(self, client: Client, model: Network, payload: Payload) -> Steering:
+        """What bends the client's steps, before its first one."""
+        return self.correction.at(client, model, payload)
+
+    def weigh(self, reply: Reply) -> float:
+        """A client's weight in the mean."""
+        return by_samples(reply)
+
     def merge(self, server: Server, replies: Replies) -> None:
-        mean = weighted_mean(replies, "model")
+        mean = weighted_mean(replies, "model", self.weigh)
         if mean is None:
             server.note("no client had a training sample: the model stays as it is")
         else:

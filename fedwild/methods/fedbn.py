@@ -12,14 +12,14 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedwild.aggregation import by_samples, equally, weighted_mean
+from fedwild.aggregation import by_samples, equally
 from fedwild.methods.base import METHODS
 from fedwild.methods.fedavg import FedAvg
 from fedwild.models import Network
 from fedwild.models.norms import norm_layers
 from fedwild.payload import Payload
 from fedwild.predictors import ScoredModel
-from fedwild.protocol import Client, Predictor, Replies, Server
+from fedwild.protocol import Client, Predictor, Reply, Server
 from fedwild.rng import Rng
 
 NORMS = "norms"
@@ -55,14 +55,9 @@ class FedBN(FedAvg):
             client.state.put(NORMS, of_norms(model, reply.group("model")))
         return reply
 
-    def merge(self, server: Server, replies: Replies) -> None:
-        """The mean of everything. That of the norms is only for clients that have none of their own yet."""
-        mean = weighted_mean(replies, "model", equally if self.params.weights == "equal" else by_samples)
-        if mean is None:
-            server.note("no client had a training sample: the model stays as it is")
-        else:
-            server.state.put("model", mean)
-        self.correction.merge(server, replies)
+    def weigh(self, reply: Reply) -> float:
+        """The mean is of everything; that of the norms is only for clients that have none of their own yet."""
+        return equally(reply) if self.params.weights == "equal" else by_samples(reply)
 
     def predictor(self, server: Server, client: Client | None = None) -> Predictor:
         own = {} if client is None else client.state.group(NORMS)

@@ -60,7 +60,7 @@ from fedwild.methods.base import METHODS
 from fedwild.methods.fedavg import FedAvg
 from fedwild.models import Network
 from fedwild.payload import Payload
-from fedwild.protocol import Client, Outcome, Phase, Replies, Reply, Server, Step
+from fedwild.protocol import Client, Outcome, Phase, Replies, Reply, Server
 from fedwild.rng import Rng
 from fedwild.task import copied, weights_of
 from fedwild.training import train
@@ -140,9 +140,9 @@ class Gains(FedAvg):
         if server.step.phase == "source":
             return True
         if server.step.phase.startswith("declare-"):
-            if stage_of(server.step) <= len(server.newcomers):
+            if server.step.stage <= len(server.newcomers):
                 return True
-            server.note(f"stage {stage_of(server.step)}: there is no newcomer to welcome (data.newcomers)")
+            server.note(f"stage {server.step.stage}: there is no newcomer to welcome (data.newcomers)")
             server.state.info["arrival"] = {"kind": "nobody"}
             return False
         arrival = server.state.info["arrival"]
@@ -171,7 +171,7 @@ class Gains(FedAvg):
 
     def newcomer(self, server: Server) -> str:
         """Who is welcomed in this stage."""
-        return server.newcomers[stage_of(server.step) - 1]
+        return server.newcomers[server.step.stage - 1]
 
     # --- what travels -------------------------------------------------------------------------------------
 
@@ -209,15 +209,13 @@ class Gains(FedAvg):
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         phase = client.step.phase
-        if phase == "source":
-            return super().local(payload, client, rng)
         if phase.startswith("declare-"):
             return self.declare(payload, client)
         if phase.startswith("discover-"):
             return self.show(payload, client, rng)
-        if phase.startswith("adapt-"):
-            return self.adapt(payload, client, rng)
-        return self.judge(payload, client)
+        if phase.startswith("judge-"):
+            return self.judge(payload, client)
+        return super().local(payload, client, rng)
 
     def declare(self, payload: Payload, client: Client) -> Payload:
         """Where a client's classes lie; the newcomer's are all that it has labels of, known or not."""
@@ -250,23 +248,20 @@ class Gains(FedAvg):
         """Keep W_n(0,0), what a source has when the newcomer comes, for as long as the stage lasts."""
         if self.params.keep:
             client.state.put("anchor", payload.group("model"))
-            client.state.info["stage"] = stage_of(client.step)
+            client.state.info["stage"] = client.step.stage
 
-    def adapt(self, payload: Payload, client: Client, rng: Rng) -> Payload:
-        """Train on; a source is held near what it had before the newcomer came (Eq. 8)."""
-        model = client.task.network(payload.group("model"), self.outputs(len(client.classes)), self.bias)
-        steering = self.correction.at(client, model, payload)
-        if self.params.keep and client.name != payload.info["newcomer"]:
-            new_rows = range(payload.info["known"], len(client.classes))
-            steering = Keeping(steering, model, self.anchor(payload, client), self.params.keep, new_rows)
-        trained = train(model, client.train, self.params, self.objective, steering, rng)
-        reply = Payload.of(model=client.task.weights(model), **steering.up(trained.steps, self.params.lr))
-        reply.info = {"samples": len(client.train), **trained.info()}
-        return reply
+    def steering(self, client: Client, model: Network, payload: Payload) -> Steering:
+        """In adaptation a source is held near what it had before the newcomer came (Eq. 8)."""
+        steering = super().steering(client, model, payload)
+        source = client.step.phase.startswith("adapt-") and client.name != payload.info["newcomer"]
+        if not source or not self.params.keep:
+            return steering
+        new_rows = range(payload.info["known"], len(client.classes))
+        return Keeping(steering, model, self.anchor(payload, client), self.params.keep, new_rows)
 
     def anchor(self, payload: Payload, client: Client) -> dict[str, Tensor]:
         """W_n(0,0) with the new rows as they are now; for a source that was not there then, the first model it gets."""
-        if client.state.info.get("stage") != stage_of(client.step):
+        if client.state.info.get("stage") != client.step.stage:
             self.remember(payload, client)
         model, kept = payload.group("model"), client.state.group("anchor")
         known, outputs = payload.info["known"], self.outputs(len(client.classes))
@@ -388,7 +383,7 @@ class Gains(FedAvg):
 
     def probe_samples(self, server: Server) -> Tensor:
         """What models are compared on: public samples, or draws from the class means that sources offered."""
-        draws = Rng(server.rng.seed).torch(f"probes of stage {stage_of(server.step)}")
+        draws = Rng(server.rng.seed).torch(f"probes of stage {server.step.stage}")
         if server.public is not None:
             return public_probes(server.public, self.params.probes, draws)
         moments = server.state.group("moments")
@@ -596,11 +591,6 @@ class GainsReleased(GainsPaper):
 
     class Params(GainsPaper.Params):
         target_weight: Literal["share", "released"] = with_default(Gains.Params, "target_weight", "released")
-
-
-def stage_of(step: Step) -> int:
-    """The stage of a phase such as adapt-2, counted from 1."""
-    return int(step.phase.rpartition("-")[2])
 
 
 def before(server: Server) -> ClassRegistry:

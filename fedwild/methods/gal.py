@@ -135,7 +135,7 @@ class GAL(FedAvg):
     def wants(self, server: Server) -> bool:
         """Learning is skipped where nothing was discovered."""
         learning = server.step.phase.startswith("novel-")
-        return not learning or estimates(server)[stage_of(server.step) - 1]["number"] > 0
+        return not learning or estimates(server)[server.step.stage - 1]["number"] > 0
 
     def participants(self, server: Server, present: Sequence[str], participation: float, rng: Rng) -> Sequence[str]:
         """Everybody has a say in what is known and what is new."""
@@ -259,7 +259,7 @@ class GAL(FedAvg):
     def discover(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         """Clusters of the samples that look like no known class."""
         model = client.task.network(payload.group("model"), len(client.classes), self.bias)
-        pool = client.unlabelled_in(stage_of(client.step))
+        pool = client.unlabelled_in(client.step.stage)
         z = embeddings(model, pool)
         novel = likeness(z, model.head.weight.detach().cpu()) < payload.info["novelty"]
         found = z[novel].double().numpy()
@@ -322,7 +322,7 @@ class GAL(FedAvg):
             inside = estimate.members == number
             samples = {str(owner): int(counts[inside & (owners == owner)].sum()) for owner in np.unique(owners[inside])}
             names.append(server.classes.free_name(NOVEL))
-            server.classes.add(names[-1], NOVEL, server.step.index, stage_of(server.step), samples)
+            server.classes.add(names[-1], NOVEL, server.step.index, server.step.stage, samples)
         return names
 
     def grow(self, server: Server, estimate: Estimate) -> None:
@@ -382,7 +382,7 @@ class GAL(FedAvg):
 
         Novel samples have the label -1, or with loss=labels the class of the nearest prototype.
         """
-        pool = client.unlabelled_in(stage_of(client.step))
+        pool = client.unlabelled_in(client.step.stage)
         z, rows = embeddings(before, pool), before.head.weight.detach().cpu()
         novel = likeness(z, rows) < novelty
         labels = torch.full_like(pool.y, -1)
@@ -496,11 +496,6 @@ class NovelModel(ScoredModel):
 def counted(number: int) -> str:
     """'1 novel class', '2 novel classes'."""
     return f"{number} novel class{'' if number == 1 else 'es'}"
-
-
-def stage_of(step: Step) -> int:
-    """The stage of a phase such as discover-2, counted from 1."""
-    return int(step.phase.rpartition("-")[2])
 
 
 def trains(step: Step) -> bool:

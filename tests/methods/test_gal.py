@@ -22,7 +22,7 @@ from fedwild.engines.base import Job
 from fedwild.engines.site import Site
 from fedwild.errors import BadReply, UserError
 from fedwild.federation import Federation as Running
-from fedwild.methods.gal import GAL, NovelModel, labelled, stage_of
+from fedwild.methods.gal import GAL, NovelModel, labelled
 from fedwild.models import build
 from fedwild.openset import SCORES, Score
 from fedwild.payload import Payload
@@ -193,7 +193,7 @@ def test_phases_follow_the_settings(data: Dataset) -> None:
         Phase("novel-2", 3),
         Phase("describe", 1),
     ]
-    assert [stage_of(Step(f"discover-{n}", 0, 0)) for n in (1, 2, 12)] == [1, 2, 12]
+    assert [Step(f"discover-{n}", 0, 0).stage for n in (1, 2, 12)] == [1, 2, 12]
 
 
 def test_phases_come_in_order_and_everybody_has_a_say_between_the_rounds_of_training(
