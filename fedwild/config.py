@@ -56,10 +56,30 @@ class EvaluationSettings(Hyper):
 class EngineSettings(Hyper):
     """Where clients run. A run may be resumed with another engine; the number of workers never changes its result."""
 
-    name: Literal["local"] = Field("local", description="local: processes on this machine")
+    name: Literal["local", "ray", "flower"] = Field(
+        "local", description="local: processes on this machine; ray: a Ray cluster; flower: real sites (coordinate)"
+    )
     workers: int | None = Field(None, ge=0, le=256, description="worker processes (one per core); 0 = in this process")
     device: str = Field("cpu", description="cpu, cuda, cuda:0 ...")
     max_reply_mb: float = Field(1024, gt=0, description="larger replies are refused")
+    address: str | None = Field(
+        None, min_length=1, description="ray: the cluster's address, such as auto; without it, one on this machine"
+    )
+    superlink: str | None = Field(
+        None, min_length=1, description="flower: HOST:PORT of a SuperLink that runs on this machine already"
+    )
+    listen: str | None = Field(
+        None, min_length=1, description="flower: HOST:PORT where sites find us, without superlink"
+    )
+    certificates: str | None = Field(
+        None, min_length=1, description="flower: the folder that `fedwild flower keys` made; without it, no TLS"
+    )
+    wait: float = Field(
+        600, gt=0, description="flower: seconds to wait for sites, at the beginning or if too few are there"
+    )
+    answer_within: float | None = Field(
+        None, gt=0, description="flower: seconds a site has for a job; without it, as long as it is connected"
+    )
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,17 @@ from torch import Tensor
 from fedwild.data import Dataset, Split
 from fedwild.engines.base import Answer, Job
 from fedwild.errors import BadReply, UserError
-from fedwild.metrics import UNKNOWN, open_set_report
-from fedwild.openset import decide, threshold_at_acceptance
+from fedwild.openset import threshold_at_acceptance
+from fedwild.outcomes import figures_of, outcome_of, rows_of
 from fedwild.payload import Payload
 from fedwild.protocol import EVERYONE, Method, Outcome, Prediction, Server
 
 # Fixed, so that batches and with them bits do not depend on the number of workers.
 TEST_ROWS = 1024
+
+
+Carry = Callable[[Iterable[Job]], Iterator[Answer]]
+"""An engine's `run`."""
 
 
 @dataclass
@@ -38,7 +42,9 @@ class Examiner:
     dataset: Dataset
     split: Split
     accept: float
-    run: Callable[[Iterable[Job]], Iterator[Answer]]
+    run: Carry
+    keep_thresholds: bool = False
+    """Where the clients that would set them are elsewhere."""
 
     def evaluate(self, server: Server, snapshot: str, states: dict[str, int]) -> Evaluation:
         """Calibrate the server's thresholds, then measure. `snapshot` is the file of the server's payload."""
@@ -48,9 +54,20 @@ class Examiner:
         metrics = {**self.measure(server, outcome), **self._newcomer_figures(server, outcome)}
         return Evaluation(metrics, self._by_part(server, outcome))
 
+    def calibrate(self, server: Server, snapshot: str, states: dict[str, int], names: Sequence[str]) -> None:
+        """Set the thresholds on these clients' validation samples, unless those that the server has are to stay."""
+        if self.keep_thresholds:
+            return
+        scores = validation_scores(self.run, server, snapshot, states, names)
+        set_thresholds(self.method, server, scores, self.accept)
+
     def common_outcome(self, server: Server, snapshot: str, states: dict[str, int]) -> Outcome:
-        """The answers of the predictor that all clients share, on the test set."""
-        self._calibrate(server, self._validation_scores(server, snapshot, states, self.method.members(server)))
+        """The answers of the predictor that all clients share, on the test set, decided at a threshold set anew."""
+        self.calibrate(server, snapshot, states, self.method.members(server))
+        return self.test_outcome(server, snapshot)
+
+    def test_outcome(self, server: Server, snapshot: str) -> Outcome:
+        """The same with the threshold that the server has."""
         rows = range(0, len(self.split.test), TEST_ROWS)
         classes = server.classes.names
         jobs = [Job("test", server.step, snapshot, start=i, stop=i + TEST_ROWS, classes=classes) for i in rows]
@@ -62,7 +79,7 @@ class Examiner:
         self, server: Server, snapshot: str, states: dict[str, int], names: Sequence[str]
     ) -> Iterator[tuple[str, Outcome]]:
         """The answers of these clients' own predictors, each on the client's own test data, in any order."""
-        self._calibrate(server, self._validation_scores(server, snapshot, states, names))
+        self.calibrate(server, snapshot, states, names)
         classes = server.classes.names
         rows = {client.name: client.test for client in self.split.clients}
         jobs = [
@@ -73,39 +90,6 @@ class Examiner:
         for answer in self.run(jobs):
             name = answer.job.client or ""
             yield name, self.outcome(server, [read(answer)], server.thresholds.get(name, math.inf), rows[name])
-
-    def _validation_scores(
-        self, server: Server, snapshot: str, states: dict[str, int], names: Sequence[str]
-    ) -> dict[str, np.ndarray]:
-        """Each client's unknown scores on its own validation samples; a client that fails is left out."""
-        classes = server.classes.names
-        jobs = [Job("validate", server.step, snapshot, n, classes, states.get(n)) for n in names]
-        scores: dict[str, np.ndarray] = {}
-        for answer in self.run(jobs):
-            name = answer.job.client or ""
-            try:
-                values = read(answer).tensors["unknown"].numpy()
-                if values.ndim != 1 or np.isnan(values).any():
-                    raise UserError(f"the validation scores of {name} are not a list of numbers")
-                scores[name] = values
-            except (UserError, BadReply, KeyError) as problem:
-                server.note(f"{name} is left out of the threshold: {problem}")
-        return scores
-
-    def _calibrate(self, server: Server, scores: dict[str, np.ndarray]) -> None:
-        """Set the thresholds: the method's own, or those that accept the asked share of validation samples."""
-        if self.method.is_personal(server):
-            groups = {name: [values] for name, values in sorted(scores.items())}
-        else:
-            groups = {EVERYONE: [scores[name] for name in sorted(scores)]}
-        fixed = self.method.threshold()
-        server.thresholds = {}
-        for name, members in groups.items():
-            pooled = np.concatenate([np.empty(0), *members])
-            server.thresholds[name] = threshold_at_acceptance(pooled, self.accept) if fixed is None else fixed
-            if fixed is None and not len(pooled):
-                whose = "anyone" if name == EVERYONE else name
-                server.note(f"no validation samples for {whose}: the threshold accepts everything")
 
     def _personal(self, server: Server, snapshot: str, states: dict[str, int]) -> Evaluation:
         """Every client's own predictor on its own test data; the figures are means over clients."""
@@ -160,26 +144,17 @@ class Examiner:
             torch.cat([a.tensors["unknown"] for a in answers] or [torch.empty(0)]),
             {name: torch.cat([a.group("details")[name] for a in answers]) for name in details},
         )
-        decision = decide(prediction.logits, prediction.unknown, threshold)
         names = [self.dataset.classes[i] for i in self.dataset.y_test[torch.as_tensor(rows)].tolist()]
-        ids = {name: i for i, name in enumerate(server.classes.names)}
-        truth = torch.tensor([ids.get(name, UNKNOWN) for name in names], dtype=torch.int64)
-        return Outcome(prediction, decision, truth, names, self.split.novel_by_stage)
+        return outcome_of(server, prediction, threshold, names, self.split.novel_by_stage)
 
     def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
         """The common open-set figures and the method's own."""
-        common = open_set_report(
-            outcome.prediction.logits.numpy(),
-            outcome.prediction.unknown.numpy(),
-            self.method.truth(server, outcome).numpy(),
-            outcome.decision.numpy(),
-        )
-        return {**common, **self.method.measure(server, outcome)}
+        return figures_of(self.method, server, outcome)
 
     def _by_part(self, server: Server, outcome: Outcome) -> dict[str, dict[str, float]]:
         """The same figures domain by domain if there are several, else client by client if they have own test data."""
         rows = {name: positions for name, positions in self._test_parts().items() if len(positions)}
-        return {name: self.measure(server, _rows(outcome, positions)) for name, positions in rows.items()}
+        return {name: self.measure(server, rows_of(outcome, positions)) for name, positions in rows.items()}
 
     def _test_parts(self) -> dict[str, Tensor]:
         """Positions in the test split by domain or by client."""
@@ -201,12 +176,36 @@ def read(answer: Answer) -> Payload:
     return answer.read()
 
 
-def _rows(outcome: Outcome, rows: Tensor) -> Outcome:
-    logits, unknown, details = outcome.prediction
-    return Outcome(
-        Prediction(logits[rows], unknown[rows], {name: tensor[rows] for name, tensor in details.items()}),
-        outcome.decision[rows],
-        outcome.truth[rows],
-        [outcome.true_names[i] for i in rows.tolist()],
-        outcome.novel,
-    )
+def validation_scores(
+    run: Carry, server: Server, snapshot: str, states: dict[str, int], names: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Each client's unknown scores on its own validation samples; a client that fails is left out."""
+    classes = server.classes.names
+    jobs = [Job("validate", server.step, snapshot, n, classes, states.get(n)) for n in names]
+    scores: dict[str, np.ndarray] = {}
+    for answer in run(jobs):
+        name = answer.job.client or ""
+        try:
+            values = read(answer).tensors["unknown"].numpy()
+            if values.ndim != 1 or np.isnan(values).any():
+                raise UserError(f"the validation scores of {name} are not a list of numbers")
+            scores[name] = values
+        except (UserError, BadReply, KeyError) as problem:
+            server.note(f"{name} is left out of the threshold: {problem}")
+    return scores
+
+
+def set_thresholds(method: Method, server: Server, scores: dict[str, np.ndarray], accept: float) -> None:
+    """Set the thresholds: the method's own, or those that accept the asked share of validation samples."""
+    if method.is_personal(server):
+        groups = {name: [values] for name, values in sorted(scores.items())}
+    else:
+        groups = {EVERYONE: [scores[name] for name in sorted(scores)]}
+    fixed = method.threshold()
+    server.thresholds = {}
+    for name, members in groups.items():
+        pooled = np.concatenate([np.empty(0), *members])
+        server.thresholds[name] = threshold_at_acceptance(pooled, accept) if fixed is None else fixed
+        if fixed is None and not len(pooled):
+            whose = "anyone" if name == EVERYONE else name
+            server.note(f"no validation samples for {whose}: the threshold accepts everything")

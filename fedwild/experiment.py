@@ -37,6 +37,7 @@ from fedwild.task import Task
 
 Download = Callable[[str, int, int | None], None]
 """Told of a download: the file, the bytes so far and, if known, the bytes in all."""
+NOTHING_UNKNOWN = "no class is unknown, so AUROC and OSCR are not defined: data.known=N makes only N classes known"
 
 
 @dataclass(frozen=True)
@@ -80,19 +81,24 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
             "start_from": absolute_folder(config.federation.start_from),
         },
     )
+    # One sample shows what is wrong with normalisation or augmentation.
+    samples_of(dataset, np.zeros(1, dtype=np.int64), data=config.data)
+    return assembled(config, dataset, split, notes_on(config, dataset, split))
+
+
+def assembled(config: Config, dataset: Dataset, split: Split, notes: tuple[str, ...] = ()) -> Experiment:
+    """The experiment of resolved settings and data: method, network and schedule are made and checked."""
     assert config.model is not None
     check_clients(config, split)
     check_public(config, split)
     task = Task(dataset.input_shape, config.model.name, config.model.params.model_dump(), usable_device(config))
     network = built(task, max(2, len(split.known)))
-    # One sample shows what is wrong with normalisation or augmentation.
-    samples_of(dataset, np.zeros(1, dtype=np.int64), data=config.data)
     method = config.make_method()
     arrivals_of({**method.arrivals(split.newcomers), **config.federation.arrivals}, steps_of(method))
     method.check_network(network)
     if "objective" in method.composes:
         method.objective.check(network)  # type: ignore[attr-defined]
-    return Experiment(config, dataset, split, method, task, notes_on(config, dataset, split))
+    return Experiment(config, dataset, split, method, task, notes)
 
 
 def load_and_deal(
@@ -113,7 +119,7 @@ def notes_on(config: Config, dataset: Dataset, split: Split) -> tuple[str, ...]:
     """What is worth saying about the data."""
     notes = []
     if not split.unknown and not split.novel:
-        notes.append("no class is unknown, so AUROC and OSCR are not defined: data.known=N makes only N classes known")
+        notes.append(NOTHING_UNKNOWN)
     entry = DATASETS.get(config.data.name) if isinstance(config.data.name, str) else None
     dealt = len(dataset.domains) - len(config.data.newcomers)
     here = (int((dataset.domain_train < dealt).sum()), int((dataset.domain_test < dealt).sum()))

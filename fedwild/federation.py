@@ -13,7 +13,7 @@ from typing import Any
 from fedwild.classes import ClassRegistry
 from fedwild.data import Samples, samples_of
 from fedwild.engines.base import Answer, Engine, Job
-from fedwild.engines.local import LocalEngine
+from fedwild.engines.choice import Connect, engine_of
 from fedwild.engines.outbox import Outbox
 from fedwild.engines.site import Site
 from fedwild.errors import BadReply, RoundFailed, UserError
@@ -26,7 +26,7 @@ from fedwild.rng import Rng
 from fedwild.runs.events import EventLog
 from fedwild.runs.folder import RunFolder
 from fedwild.schedule import arrivals_of, steps_of
-from fedwild.workers import worker_count
+from fedwild.site_evaluation import evaluated_at_sites
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -41,14 +41,23 @@ class Ledger:
     bytes_up: int = 0
     bytes_down: int = 0
     seconds: float = 0.0
+    joined: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The clients that came when the run was under way: since which round, and whether to be welcomed first."""
     evaluation: Evaluation | None = None
 
 
 class Federation:
     """Runs an experiment in its run folder, from wherever the last checkpoint left it."""
 
-    def __init__(self, experiment: Experiment, folder: RunFolder, listener: Listener = lambda event: None) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder,
+        listener: Listener = lambda event: None,
+        connect: Connect | None = None,
+    ) -> None:
         self.experiment = experiment
+        self._connect = connect or engine_of(experiment.config.engine)
         self.method = experiment.method
         self.folder = folder
         self._listener = listener
@@ -79,8 +88,7 @@ class Federation:
         with contextlib.ExitStack() as cleanup:
             self._spool = self.folder.new_spool()
             cleanup.callback(self.folder.drop_spool, self._spool)
-            workers = worker_count(self.experiment.config.engine.workers)
-            self._engine: Engine = LocalEngine(self._site(self._spool), workers)
+            self._engine: Engine = self._connect(self._site(self._spool))
             cleanup.callback(self._engine.close)
             self._log = EventLog(self.folder.events)
             cleanup.callback(self._log.close)
@@ -114,7 +122,9 @@ class Federation:
             ledger = Ledger(**{**payload.info["ledger"], "evaluation": None})
             last = payload.info["ledger"]["evaluation"]
             ledger.evaluation = Evaluation(**last) if last else None
-            server = self._revived(payload)
+            for name in ledger.joined:
+                self._enrol(name, ledger)
+            server = self._revived(payload, ledger)
         self.folder.drop_lost_states(ledger.next_index - 1)
         self._saved_states = dict(ledger.states)
         resumed = self.folder.events.stat().st_size > int(self.folder.facts().get("inherited_bytes", 0))
@@ -125,11 +135,15 @@ class Federation:
             self._tell("note", text=text)
         return server, ledger
 
-    def _revived(self, payload: Payload) -> Server:
+    def _revived(self, payload: Payload, ledger: Ledger) -> Server:
         """The server that a checkpoint holds."""
         server = Server.from_payload(payload, self.experiment.task, self.rng)
-        server.public, server.newcomers = self._public(), self.experiment.split.newcomers
+        server.public, server.newcomers = self._public(), self._newcomers(ledger)
         return server
+
+    def _newcomers(self, ledger: Ledger) -> tuple[str, ...]:
+        """Who is to be welcomed: whom the settings name, then who came by itself."""
+        return (*self.experiment.split.newcomers, *(name for name, row in ledger.joined.items() if row["newcomer"]))
 
     def _first_classes(self, initial: Initial | None) -> ClassRegistry:
         """The classes to begin with: those that are known, and where the registry grows, all of the earlier run's."""
@@ -176,7 +190,7 @@ class Federation:
             if ledger.states[name] != version:
                 self.folder.prune_states(name, oldest=version)
         self._saved_states = dict(ledger.states)
-        return self._revived(Payload.decode(data))
+        return self._revived(Payload.decode(data), ledger)
 
     def _finish(self, server: Server, ledger: Ledger) -> dict[str, Any]:
         """Evaluate if the last round was not, and write the model and the result."""
@@ -226,7 +240,7 @@ class Federation:
     def _round(self, server: Server, ledger: Ledger, step: Step) -> None:
         begin = time.perf_counter()
         federation = self.experiment.config.federation
-        present = [name for name in self._names if self._arrivals.get(name, self._first) <= step.index]
+        present = self._present(server, ledger, step)
         server.clients = tuple(present)
         chosen = self.method.participants(server, present, federation.participation, server.rng) if present else []
         self._tell("round-start", phase=step.phase, round=step.round, index=step.index, clients=len(chosen))
@@ -254,6 +268,26 @@ class Federation:
             metrics=ledger.evaluation.metrics if ledger.evaluation else None,
             by=ledger.evaluation.by if ledger.evaluation else None,
         )
+
+    def _present(self, server: Server, ledger: Ledger, step: Step) -> list[str]:
+        """The members that have arrived by now and can be asked; who came by itself joins them."""
+        here = self._engine.present()
+        for name in sorted((here or {}).keys() - set(self._names)):
+            assert here is not None
+            ledger.joined[name] = {"since": step.index, "newcomer": here[name].newcomer}
+            self._enrol(name, ledger)
+            server.newcomers = self._newcomers(ledger)
+            about = {"samples": here[name].samples, "classes": list(here[name].classes)}
+            self._tell("join", index=step.index, client=name, newcomer=here[name].newcomer, **about)
+        arrived = [name for name in self._names if self._arrivals.get(name, self._first) <= step.index]
+        return [name for name in arrived if here is None or name in here]
+
+    def _enrol(self, name: str, ledger: Ledger) -> None:
+        """Count a client that came by itself among the run's; one to be welcomed waits for the stage that does so."""
+        self._names, self._loads[name] = tuple(sorted({*self._names, name})), 0
+        if ledger.joined[name]["newcomer"]:
+            stages = self.method.arrivals(self._newcomers(ledger))
+            self._arrivals |= arrivals_of({name: stages[name]} if name in stages else {}, self.steps)
 
     def _evaluation_due(self, step: Step) -> bool:
         """Every so many rounds, and always at the end of the run."""
@@ -331,7 +365,10 @@ class Federation:
         server.to_payload().write(snapshot, durable=False)
         e = self.experiment
         examiner = Examiner(e.method, e.dataset, e.split, e.config.evaluation.accept, self._engine.run)
-        evaluation = examiner.evaluate(server, str(snapshot), ledger.states)
+        if e.config.data.at_sites:
+            evaluation = evaluated_at_sites(examiner, server, str(snapshot), ledger.states)
+        else:
+            evaluation = examiner.evaluate(server, str(snapshot), ledger.states)
         snapshot.unlink()
         self._sweep()
         return evaluation

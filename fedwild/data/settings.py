@@ -16,6 +16,8 @@ def _as_names(value: Any) -> Any:
     return value
 
 
+SITES = "sites"
+"""What `data.name` says if every client has its data at a site of its own."""
 Names = Annotated[list[str], BeforeValidator(_as_names)]
 Count = Annotated[int, Field(ge=0, strict=True)]
 Positive = Annotated[int, Field(ge=1)]
@@ -44,6 +46,11 @@ class DataSettings(Hyper):
     name: str | list[str] = Field(
         "digits",
         description="Data set name, several (each a domain), or a path to your image folder, .npz or .csv.",
+    )
+    coordinator: str | None = Field(
+        None,
+        min_length=1,
+        description="With `fedwild coordinate`: test data of the coordinator's own, as a path or a data set's name.",
     )
     domains: Names | None = Field(None, description="Only these domains of the data; without it, all.")
     newcomers: dict[str, NewcomerSettings] = Field(
@@ -109,6 +116,11 @@ class DataSettings(Hyper):
         None, description="Use at most this many training samples per domain, at random."
     )
     test_samples: Positive | None = Field(None, description="Use at most this many test samples per domain, at random.")
+
+    @property
+    def at_sites(self) -> bool:
+        """Whether the data is where the clients are, and not here."""
+        return self.name == SITES
 
     @property
     def names(self) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedwild.data.classes import choose_classes
+from fedwild.data.classes import ClassRoles, choose_classes
 from fedwild.data.dataset import Dataset
 from fedwild.data.npz import pack_json, read_npz, unpack_json, write_npz
 from fedwild.data.partition import PARTITIONS, check_params, client_names, default_partition, parse_partition
@@ -79,7 +79,8 @@ class Split:
         labels = dataset.y_train.numpy()[client.unlabelled]
         turn = np.zeros(len(labels), dtype=np.int64)
         for number, classes in enumerate(self.novel_by_stage, start=1):
-            turn[np.isin(labels, _ids(dataset.classes, classes))] = number
+            here = tuple(name for name in classes if name in dataset.classes)
+            turn[np.isin(labels, _ids(dataset.classes, here))] = number
         known = turn == 0
         turn[known] = 1 + np.arange(known.sum()) % len(self.novel_by_stage)
         return client.unlabelled[turn == stage]
@@ -208,12 +209,46 @@ def _newcomer(dataset: Dataset, data: DataSettings, name: str, rng: np.random.Ge
     # Newcomers are the last domains, in their order.
     number = len(dataset.domains) - len(data.newcomers) + list(data.newcomers).index(name)
     rows = np.nonzero(dataset.domain_train.numpy() == number)[0]
+    return _all_labelled(dataset, rows, np.nonzero(dataset.domain_test.numpy() == number)[0], data, name, rng)
+
+
+def _all_labelled(
+    dataset: Dataset, rows: np.ndarray, test: np.ndarray, data: DataSettings, name: str, rng: np.random.Generator
+) -> ClientSplit:
+    """A client that has labels of all of its training rows."""
     order = rng.permutation(rows)
     validation, train = np.split(order, [_share(data.validation, len(order))])
-    test = np.nonzero(dataset.domain_test.numpy() == number)[0]
     labels = np.unique(dataset.y_train.numpy()[rows])
     known = tuple(dataset.classes[label] for label in labels)
     return ClientSplit(name, np.sort(train), np.sort(validation), np.zeros(0, dtype=np.int64), test, known)
+
+
+def site_split(
+    dataset: Dataset, data: DataSettings, name: str, roles: ClassRoles, newcomer: bool = False, seed: int = 0
+) -> Split:
+    """The split of a site that has its own data and nobody else's: one client, with the rows that it would be dealt.
+
+    Classes that the site does not have are no error: others have them. A newcomer's samples are all labelled.
+    """
+    here = ClassRoles(*(tuple(label for label in names if label in dataset.classes) for names in roles))
+    known, novel, unknown = here
+    rng = _rng(seed, f"client {name}")
+    test = _rows_of(dataset.y_test.numpy(), dataset.classes, known + novel + unknown)
+    if newcomer:
+        client = _all_labelled(
+            dataset, np.arange(len(dataset.y_train)), np.arange(len(dataset.y_test)), data, name, rng
+        )
+    else:
+        visible = tuple(label for label in data.known_by_client.get(name, roles.known) if label in known)
+        mine = _rows_of(dataset.y_train.numpy(), dataset.classes, known)
+        pool = _rows_of(dataset.y_train.numpy(), dataset.classes, novel)
+        client = _client(dataset, data, name, visible, mine, pool, test, rng)
+    nobody = np.zeros(0, dtype=np.int64)
+    newcomers = (name,) if newcomer else ()
+    # Stages count the federation's novel classes, whichever of them are here.
+    return Split(
+        (client,), roles.known, roles.novel, roles.unknown, test, nobody, "train", tuple(data.stages), newcomers
+    )
 
 
 def chosen_partition(dataset: Dataset, text: str | None, params: dict[str, Any]) -> tuple[str, Hyper]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -11,7 +12,7 @@ from fedwild.errors import BadReply
 from fedwild.payload import Payload
 from fedwild.protocol import Step
 
-Kind = Literal["local", "validate", "test"]
+Kind = Literal["local", "validate", "test", "measure"]
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Job:
 
     local: the client's part of a round. validate: the predictor's unknown scores on the client's validation data.
     test: the predictor's answers on test rows `start:stop`; if a client is named, its own predictor's on its own rows.
+    measure: figures of the predictor's answers on the client's own test rows, decided at `threshold`.
     """
 
     kind: Kind
@@ -31,6 +33,7 @@ class Job:
     """The version of the client's durable state to start from; None if it has none yet."""
     start: int = 0
     stop: int = 0
+    threshold: float = math.inf
 
     def to_json(self) -> bytes:
         return json.dumps({**vars(self), "step": vars(self.step)}).encode()
@@ -83,8 +86,23 @@ class Answer:
         return cls(**{**fields, "job": job})
 
 
+@dataclass(frozen=True)
+class Presence:
+    """A client that is there of its own accord, and what it says of itself."""
+
+    name: str
+    classes: tuple[str, ...]
+    samples: int
+    newcomer: bool = False
+    """Whether it is no member yet, but someone to be welcomed."""
+
+
 class Engine(Protocol):
     """Runs jobs. A job that fails yields an `Answer` with an error; it never raises for a client's sake."""
+
+    def present(self) -> Mapping[str, Presence] | None:
+        """Who is there now, where clients come and go; None where all of them are always there."""
+        ...
 
     def run(self, jobs: Iterable[Job], started: Callable[[Job], None] = lambda job: None) -> Iterator[Answer]:
         """Answers as they come; `started` is called when a job goes out."""

@@ -75,6 +75,9 @@ class LocalEngine:
         theirs.close()
         return Worker(process, ours)
 
+    def present(self) -> None:
+        return None
+
     def run(self, jobs: Iterable[Job], started: Callable[[Job], None] = lambda job: None) -> Iterator[Answer]:
         queue = iter(jobs)
         if not self._workers:

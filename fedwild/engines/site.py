@@ -17,12 +17,25 @@ from torch import Tensor
 from fedwild.data import Dataset, DataSettings, Samples, Split, samples_of
 from fedwild.engines.base import Answer, Job
 from fedwild.errors import BadReply
+from fedwild.outcomes import outcome_of, report_of
 from fedwild.payload import Payload, write_atomically
 from fedwild.protocol import Client, Method, Prediction, Predictor, Server
 from fedwild.rng import Rng
 from fedwild.task import Task
 
 PREDICTION_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a job, as bytes."""
+
+    reply: bytes = b""
+    state: bytes | None = None
+    """The client's durable state, if the job changed it."""
+    notes: list[str] = field(default_factory=list)
+    error: str | None = None
+    traceback: str | None = None
 
 
 @dataclass
@@ -47,27 +60,34 @@ class Site:
         self._clients = {client.name: client for client in self.split.clients}
 
     def execute(self, job: Job) -> Answer:
-        """Do a job. Whatever goes wrong at the client becomes part of the answer."""
+        """Do a job whose payload and state lie in files. What goes wrong at the client becomes part of the answer."""
         begin = time.perf_counter()
         try:
             payload = self._read(job.payload)
-            client = self.client(job) if job.client is not None else None
+            state = None if job.state is None else self._kept(job)
         except (OSError, BadReply) as error:
             return Answer(job, error=str(error), disk_failed=True)
+        done = self.answer(job, payload, state)
+        seconds = time.perf_counter() - begin
+        if done.error is not None:
+            return Answer(job, error=done.error, traceback=done.traceback, seconds=seconds)
         try:
+            version = job.state if done.state is None else self._keep(done.state, job)
+            path, offset = self._post(done.reply, job)
+        except OSError as error:
+            return Answer(job, error=str(error), disk_failed=True)
+        return Answer(job, path, offset, len(done.reply), time.perf_counter() - begin, version, done.notes)
+
+    def answer(self, job: Job, payload: Payload, state: Payload | None) -> Done:
+        """Do a job on what it was given, without a look at any file."""
+        try:
+            client = self.client(job, state) if job.client is not None else None
             before = state_bytes(client)
             reply = self._work(job, payload, client).encode()
             after = state_bytes(client)
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            return Answer(job, error=reason, traceback=traceback.format_exc(), seconds=time.perf_counter() - begin)
-        try:
-            state = job.state if after == before else self._keep(after, job)
-            path, offset = self._post(reply, job)
-        except OSError as error:
-            return Answer(job, error=str(error), disk_failed=True)
-        notes = client.notes if client else []
-        return Answer(job, path, offset, len(reply), time.perf_counter() - begin, state, notes)
+            return Done(error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+        return Done(reply, None if after == before else after, client.notes if client else [])
 
     def _work(self, job: Job, payload: Payload, client: Client | None) -> Payload:
         """The reply to a job, drawn from nothing but the job's own random stream."""
@@ -80,6 +100,8 @@ class Site:
             if job.kind == "validate":
                 assert client is not None
                 return Payload({"unknown": predict(predictor, client.validation, self.task.device).unknown})
+            if job.kind == "measure":
+                return self._measure(job, payload, predictor)
             mine = self.split.test if job.client is None else self._clients[job.client].test
             rows = samples_of(self.dataset, mine[job.start : job.stop], "test", data=self.data)
             answers = predict(predictor, rows, self.task.device)
@@ -94,6 +116,17 @@ class Site:
         if versions != [tensor._version for tensor in payload.tensors.values()]:
             raise RuntimeError("local() changed a tensor of its payload in place: clone it first")
         return reply
+
+    def _measure(self, job: Job, payload: Payload, predictor: Predictor) -> Payload:
+        """A report on the client's own test samples, whose answers stay here."""
+        assert job.client is not None
+        rows = self._clients[job.client].test
+        samples = samples_of(self.dataset, rows, "test", data=self.data)
+        server = Server.from_payload(payload, self.task, Rng(self.seed))
+        names = [self.dataset.classes[i] for i in samples.y.tolist()]
+        answers = predict(predictor, samples, self.task.device)
+        outcome = outcome_of(server, answers, job.threshold, names, self.split.novel_by_stage)
+        return report_of(self.method, server, outcome)
 
     def _post(self, reply: bytes, job: Job) -> tuple[str, int]:
         """Append a reply to this process's file of the round: one file, however many clients."""
@@ -114,7 +147,7 @@ class Site:
             self._file.close()
             self._file = None
 
-    def client(self, job: Job) -> Client:
+    def client(self, job: Job, state: Payload | None = None) -> Client:
         """The client of a job, its labels numbered as the server's classes are."""
         assert job.client is not None
         split = self._clients[job.client]
@@ -134,13 +167,18 @@ class Site:
             classes=job.classes,
             view=view,
             labels=self._label_counts(split.train),
-            state=Payload() if job.state is None else Payload.read(state_file(self.states, job.client, job.state)),
+            state=Payload() if state is None else state,
         )
 
     def _label_counts(self, rows: np.ndarray) -> dict[str, int]:
         """How many of these training rows each class has, by name."""
         counts = np.bincount(self.dataset.y_train.numpy()[rows], minlength=len(self.dataset.classes)).tolist()
         return {name: count for name, count in zip(self.dataset.classes, counts, strict=True) if count}
+
+    def _kept(self, job: Job) -> Payload:
+        """The version of the client's state that a job starts from."""
+        assert job.client is not None and job.state is not None
+        return Payload.read(state_file(self.states, job.client, job.state))
 
     def _keep(self, state: bytes, job: Job) -> int:
         """Write the client's state as a new version; old versions stay until the round is committed."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedwild.data.dataset import Dataset
 from fedwild.data.images import convert
-from fedwild.data.settings import DataSettings
+from fedwild.data.settings import SITES, DataSettings
 from fedwild.data.sources.catalogue import DATASETS
 from fedwild.data.sources.csv_file import load_csv
 from fedwild.data.sources.digits import load_digits
@@ -42,6 +42,8 @@ def load(settings: DataSettings, seed: int = 0, progress: Progress | None = None
 
 def load_one(name: str, settings: DataSettings, progress: Progress | None) -> Raw:
     """One named data set, or the user's own files."""
+    if name == SITES:
+        raise UserError(f"data.name={name!r}: the data is at real sites, which `fedwild coordinate` brings together.")
     if is_synthetic(name):
         return load_synthetic(name)
     if name == "digits":

@@ -1,0 +1,24 @@
+"""The engine that a run's settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedwild.config import EngineSettings
+from fedwild.engines.base import Engine
+from fedwild.engines.local import LocalEngine
+from fedwild.engines.site import Site
+from fedwild.workers import worker_count
+
+Connect = Callable[[Site], Engine]
+"""Makes an engine for the clients of a site, or for real sites that this one coordinates."""
+
+
+def engine_of(settings: EngineSettings) -> Connect:
+    """How to make the engine, once the data is there."""
+    workers = worker_count(settings.workers)
+    if settings.name == "ray":
+        from fedwild.engines.ray import RayEngine
+
+        return lambda site: RayEngine(site, workers, settings.address)
+    return lambda site: LocalEngine(site, workers)
