@@ -26,6 +26,7 @@ from fedwild import naming
 from fedwild.classes import UNKNOWN_NAME, ClassEntry
 from fedwild.config import Config, changes, read_toml, resolve, setting_layers
 from fedwild.data import Samples, Split
+from fedwild.engines.choice import Connect
 from fedwild.engines.local import LocalEngine
 from fedwild.engines.site import Site, embed, predict, state_file
 from fedwild.errors import UserError
@@ -105,13 +106,23 @@ class Run:
     @cached_property
     def experiment(self) -> Experiment:
         """Data, split, method and task, as the run used them."""
-        experiment = prepare(self.settings, self.folder.split())
+        experiment = self._experiment_at_sites() if self.settings.data.at_sites else self._experiment_here()
         if fingerprint(experiment.dataset) != self.folder.facts().get("data"):
             raise UserError(
                 f"data {self.config.data.name!r} is not what run {str(self.path)!r} began with: "
                 "samples or labels have changed. Put the old files back, or start a new run."
             )
         return experiment
+
+    def _experiment_here(self) -> Experiment:
+        return prepare(self.settings, self.folder.split())
+
+    def _experiment_at_sites(self) -> Experiment:
+        from fedwild.sites import revived_sites
+
+        return revived_sites(
+            self.settings, self.folder.split(), self.input_shape, self.folder.facts()["input"]["dtype"]
+        )
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -231,6 +242,10 @@ class Run:
     def _examining(self, server: Server, split: Split, workers: int | None) -> Iterator[tuple[Examiner, str]]:
         """An examiner with workers of its own, and the file of the server's payload."""
         e = self.experiment
+        if e.config.data.at_sites and not len(split.test):
+            raise UserError(
+                f"run {str(self.path)!r} was measured at its sites, which have the data: result.json has the figures."
+            )
         with tempfile.TemporaryDirectory(prefix="fedwild-") as name:
             spool = Path(name)
             snapshot = spool / "server.safetensors"
@@ -238,7 +253,8 @@ class Run:
             site = Site(e.dataset, split, e.config.data, e.method, e.task, e.config.seed, self.folder.clients, spool)
             count = worker_count(e.config.with_engine(workers=workers).engine.workers)
             with contextlib.closing(LocalEngine(site, count)) as engine:
-                yield Examiner(e.method, e.dataset, split, e.config.evaluation.accept, engine.run), str(snapshot)
+                accept, away = e.config.evaluation.accept, e.config.data.at_sites
+                yield Examiner(e.method, e.dataset, split, accept, engine.run, keep_thresholds=away), str(snapshot)
 
     def _states(self) -> dict[str, int]:
         checkpoint = self.folder.last_checkpoint()
@@ -257,6 +273,7 @@ def run(
     rounds: int | None = None,
     seed: int | None = None,
     workers: int | None = None,
+    engine: str | None = None,
     start_from: str | Path | None = None,
     out: str | Path | None = None,
     settings: Sequence[str] | Mapping[str, Any] = (),
@@ -278,6 +295,7 @@ def run(
         rounds=rounds,
         seed=seed,
         workers=workers,
+        engine=engine,
         start_from=start_from,
         settings=settings,
     )
@@ -304,6 +322,7 @@ def flag_layer(
     rounds: int | None = None,
     seed: int | None = None,
     workers: int | None = None,
+    engine: str | None = None,
     start_from: str | Path | None = None,
 ) -> dict[str, Any]:
     """The tables that the short flags stand for."""
@@ -315,7 +334,7 @@ def flag_layer(
         "partition": {"name": partition},
         "model": {"name": model},
         "federation": {"clients": clients, "start_from": None if start_from is None else str(start_from)},
-        "engine": {"workers": workers},
+        "engine": {"workers": workers, "name": engine},
     }
     given = {section: {k: v for k, v in table.items() if v is not None} for section, table in tables.items()}
     layer: dict[str, Any] = {section: table for section, table in given.items() if table}
@@ -337,10 +356,12 @@ def begin(
     listener: Listener,
     history: Mapping[str, Any] | None = None,
     events: bytes = b"",
+    connect: Connect | None = None,
 ) -> Run:
     """Make an experiment's run folder and run in it.
 
-    `history` are facts about the run that it goes on from, and `events` that run's log.
+    `history` are facts about the run that it goes on from, and `events` that run's log. `connect` makes another engine
+    than the settings name.
     """
     config = experiment.config
     names = "+".join(Path(name).stem for name in config.data.names)
@@ -361,14 +382,23 @@ def begin(
         where = out if out is not None else Path("runs")
         raise UserError(f"--out {str(where)!r}: the run folder cannot be made: {error.strerror or error}.") from error
     listener({"event": "folder", "path": str(folder.path)})
-    Federation(experiment, folder, listener).run()
+    Federation(experiment, folder, listener, connect).run()
     return Run(folder.path)
 
 
-def resume(path: str | Path, workers: int | None = None, listener: Listener = lambda event: None) -> Run:
-    """Go on with a run from its last finished round. A finished run is returned as it is."""
+def resume(path: str | Path, workers: int | None = None, listener: Listener = lambda event: None, **engine: Any) -> Run:
+    """Go on with a run from its last finished round. A finished run is returned as it is.
+
+    `engine` are settings of the engine that change: `name="ray"`, `listen="0.0.0.0:8443"` ...
+    """
     run = Run(path)
-    if run.folder.result() is None:
-        run.config = run.config.with_engine(workers=workers)
+    if run.folder.result() is not None:
+        return run
+    run.config = run.config.with_engine(workers=workers, **engine)
+    if run.settings.data.at_sites:
+        from fedwild.flower.coordinator import resume_sites
+
+        resume_sites(run, listener)
+    else:
         Federation(run.experiment, run.folder, listener).run()
     return run

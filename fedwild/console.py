@@ -86,6 +86,26 @@ class RunDisplay:
             known = f" of {size(event['total'])}" if event["total"] else ""
             self._bars.update(self._rounds, description=f"{event['file']} {size(event['done'])}{known}")
 
+    def _on_listening(self, event: dict[str, Any]) -> None:
+        how = "with TLS, for registered sites" if event["tls"] else "without TLS"
+        self._say(f"sites are expected at {event['address']} ({how})")
+
+    def _on_waiting(self, event: dict[str, Any]) -> None:
+        self._say(f"waiting for {count(event['sites'], 'site')}")
+
+    def _on_site(self, event: dict[str, Any]) -> None:
+        self._say(f"  {event['client']} is there: {event['samples']} samples")
+
+    def _on_site_left(self, event: dict[str, Any]) -> None:
+        self._say(f"  {event['client']} is not connected any more")
+
+    def _on_site_refused(self, event: dict[str, Any]) -> None:
+        self._say(f"  a site is refused: {event['reason']}")
+
+    def _on_join(self, event: dict[str, Any]) -> None:
+        how = "to be welcomed" if event["newcomer"] else "as a member"
+        self._say(f"  {event['client']} joins, {how}: {event['samples']} samples")
+
     def _on_start(self, event: dict[str, Any]) -> None:
         self._begin(event)
 

@@ -64,6 +64,8 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
 
     Newcomers that a given split does not have are added to it.
     """
+    if config.engine.name == "flower":
+        raise UserError("engine.name = 'flower' is not allowed here: `fedwild coordinate` brings real sites together.")
     dataset, split, (name, params) = load_and_deal(config, split, progress)
     config = config.resolved(
         model=default_model(dataset.input_shape),

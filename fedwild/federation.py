@@ -280,7 +280,15 @@ class Federation:
             about = {"samples": here[name].samples, "classes": list(here[name].classes)}
             self._tell("join", index=step.index, client=name, newcomer=here[name].newcomer, **about)
         arrived = [name for name in self._names if self._arrivals.get(name, self._first) <= step.index]
-        return [name for name in arrived if here is None or name in here]
+        if here is None:
+            return arrived
+        needed = self.experiment.config.federation.min_clients
+        if len(here) < needed:
+            raise RoundFailed(
+                f"round {step.index + 1} ({step.phase}): {len(here)} sites are connected, federation.min_clients = "
+                f"{needed}. `fedwild resume {self.folder.path}` goes on when they are there."
+            )
+        return [name for name in arrived if name in here]
 
     def _enrol(self, name: str, ledger: Ledger) -> None:
         """Count a client that came by itself among the run's; one to be welcomed waits for the stage that does so."""

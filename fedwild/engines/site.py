@@ -64,7 +64,7 @@ class Site:
         begin = time.perf_counter()
         try:
             payload = self._read(job.payload)
-            state = None if job.state is None else self._kept(job)
+            state = None if job.state is None else self.kept(job)
         except (OSError, BadReply) as error:
             return Answer(job, error=str(error), disk_failed=True)
         done = self.answer(job, payload, state)
@@ -72,7 +72,7 @@ class Site:
         if done.error is not None:
             return Answer(job, error=done.error, traceback=done.traceback, seconds=seconds)
         try:
-            version = job.state if done.state is None else self._keep(done.state, job)
+            version = job.state if done.state is None else self.keep(done.state, job)
             path, offset = self._post(done.reply, job)
         except OSError as error:
             return Answer(job, error=str(error), disk_failed=True)
@@ -175,12 +175,12 @@ class Site:
         counts = np.bincount(self.dataset.y_train.numpy()[rows], minlength=len(self.dataset.classes)).tolist()
         return {name: count for name, count in zip(self.dataset.classes, counts, strict=True) if count}
 
-    def _kept(self, job: Job) -> Payload:
+    def kept(self, job: Job) -> Payload:
         """The version of the client's state that a job starts from."""
         assert job.client is not None and job.state is not None
         return Payload.read(state_file(self.states, job.client, job.state))
 
-    def _keep(self, state: bytes, job: Job) -> int:
+    def keep(self, state: bytes, job: Job) -> int:
         """Write the client's state as a new version; old versions stay until the round is committed."""
         assert job.client is not None
         path = state_file(self.states, job.client, job.step.index)

@@ -50,7 +50,7 @@ def load_newcomer(
     assert raw.test is not None
     if not len(raw.train.y):
         raise UserError(f"{where}: it has no training samples.")
-    classes = _renamed(raw.classes, settings.labels, where)
+    classes = renamed(raw.classes, settings.labels, where)
     train = replace(raw.train, x=_fitted(raw.train.x, like.input_shape, settings.resize, where))
     test = replace(raw.test, x=_fitted(raw.test.x, like.input_shape, settings.resize, where))
     return replace(raw, train=train, test=test, classes=classes)
@@ -114,7 +114,7 @@ def _one_domain(raw: Raw, name: str) -> Raw:
     return replace(raw, train=parts[0], test=parts[1], domains=(name,), owners=())
 
 
-def _renamed(classes: tuple[str, ...], labels: dict[str, str], where: str) -> tuple[str, ...]:
+def renamed(classes: tuple[str, ...], labels: dict[str, str], where: str) -> tuple[str, ...]:
     """The classes under the federation's names; two of them may not become one by accident."""
     for own in labels:
         if own not in classes:

@@ -1,0 +1,213 @@
+"""Commands for real sites: `fedwild site`, `fedwild coordinate` and `fedwild flower`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedwild.errors import UserError
+from fedwild.options import (
+    Certificates,
+    ConfigFile,
+    Json,
+    Listen,
+    Method,
+    Model,
+    Names,
+    Number,
+    PathOption,
+    Quiet,
+    Rounds,
+    Seed,
+    Settings,
+    StartFrom,
+    Superlink,
+    Words,
+    err,
+    interruptible,
+    out,
+    pairs,
+    real,
+    show_result,
+    whole,
+)
+
+flower_app = typer.Typer(help="Certificates and keys for real sites, and Flower's own programs.", no_args_is_help=True)
+
+
+def site(
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the coordinator listens.")],
+    data: Annotated[
+        str, typer.Option(metavar="PATH", help="This site's data: image folder, .npz, .csv, or a data set's name.")
+    ],
+    name: Annotated[str, typer.Option(metavar="NAME", help="What this site is called, such as hospital-a.")],
+    key: Annotated[
+        PathOption, typer.Option(metavar="FILE", help="This site's private key; the coordinator has its public one.")
+    ] = None,
+    ca: Annotated[
+        PathOption, typer.Option(metavar="FILE", help="The certificate of who signed the coordinator's (no TLS).")
+    ] = None,
+    labels: Annotated[
+        Names,
+        typer.Option("--label", metavar="OWN=NAME", help="Own name of a class, and the federation's; repeatable."),
+    ] = None,
+    folder: Annotated[
+        PathOption,
+        typer.Option(metavar="DIR", help="Keeps who this site is, and its state (~/.local/state/fedwild)."),
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:0 ...")] = "cpu",
+    wait: Annotated[Number, typer.Option(metavar="SECONDS", help="How long to wait for the coordinator (60).")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Take part in a federation as a real site, with this machine's data, until stopped with Ctrl-C.
+
+    The data never leaves: what goes to the coordinator are models, figures, class names and counts. Start the site
+    again after a crash with the same --name and --folder, and it goes on where it was.
+
+    Examples:
+
+      fedwild site --superlink coordinator.example:8443 --data ~/scans --name hospital-a --ca ca.pem --key a.key
+
+      fedwild site --superlink 127.0.0.1:8443 --data scans.npz --name hospital-b --label zwei=2
+    """
+    seconds = 60.0 if wait is None else real(wait)
+    if not isinstance(seconds, float) or not 0 <= seconds < 1e7:
+        raise UserError(f"--wait {wait} is not allowed: it must be a number of seconds.")
+    with needs_flower():
+        from fedwild.flower.site import SiteOptions, run_site
+
+    def tell(text: str) -> None:
+        if not quiet:
+            err.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    renamed = pairs("--label", labels or [])
+    options = SiteOptions(superlink, data, name, key, ca, folder, renamed, device, seconds)
+    try:
+        run_site(options, tell)
+    except KeyboardInterrupt:
+        tell("stopped")
+        raise typer.Exit(130) from None
+
+
+def coordinate(
+    config: ConfigFile = None,
+    superlink: Superlink = None,
+    listen: Listen = None,
+    certificates: Certificates = None,
+    sites: Annotated[Number, typer.Option(metavar="N", help="How many sites to begin with (2).")] = None,
+    method: Method = None,
+    model: Model = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    start_from: StartFrom = None,
+    out_folder: Annotated[
+        PathOption, typer.Option("--out", metavar="DIR", help="The run folder to make (runs/METHOD-sites-NNN).")
+    ] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a federation of real sites, which come with `fedwild site`, and measure it where the data is.
+
+    The command waits for the sites, then trains as `fedwild run` does. Without --superlink it starts Flower's SuperLink
+    itself, and lets in at --listen what sites need and nothing else. After a crash, `fedwild resume RUN` goes on.
+
+    Examples:
+
+      fedwild flower keys keys --host coordinator.example --site hospital-a --site hospital-b
+
+      fedwild coordinate my.toml --listen 0.0.0.0:8443 --certificates keys --sites 2
+
+      fedwild coordinate --method fedov --listen 127.0.0.1:8443 --set 'data.coordinator="holdout.npz"'
+    """
+    with needs_flower():
+        from fedwild.flower.coordinator import coordinate as begin
+        from fedwild.flower.coordinator import settings_for_sites
+    from fedwild.api import flag_layer
+    from fedwild.config import read_toml, setting_layers
+    from fedwild.console import RunDisplay
+
+    flags = flag_layer(
+        method=method, model=model, clients=whole(sites), rounds=whole(rounds), seed=whole(seed), start_from=start_from
+    )
+    place = {"superlink": superlink, "listen": listen, "certificates": certificates and certificates.resolve()}
+    engine = {"engine": {key: str(value) for key, value in place.items() if value is not None}}
+    resolved = settings_for_sites(
+        read_toml(config) if config is not None else {}, flags, engine, *setting_layers(settings or ())
+    )
+    with interruptible(RunDisplay(err, quiet)) as display:
+        done = begin(resolved, out_folder, display)
+    show_result(done, as_json)
+
+
+@flower_app.command("keys")
+def flower_keys(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write them; sites can be added later.")],
+    hosts: Annotated[
+        Names,
+        typer.Option("--host", metavar="HOST", help="The coordinator's name or address; repeatable (localhost)."),
+    ] = None,
+    sites: Annotated[Names, typer.Option("--site", metavar="NAME", help="A site that needs a key; repeatable.")] = None,
+    days: Annotated[Number, typer.Option(metavar="N", help="How long the certificate is valid (365).")] = None,
+) -> None:
+    """Make a test certificate authority, the coordinator's certificate, and a key for each site.
+
+    Give each site DIR/ca.pem and its own DIR/sites/NAME.key, by a way you trust; the rest stays with the coordinator. A
+    hospital group with an authority of its own puts its certificates under the same names.
+
+    Examples:
+
+      fedwild flower keys keys --host coordinator.example --site hospital-a --site hospital-b
+
+      fedwild flower keys keys --site hospital-c
+    """
+    from fedwild.options import number
+
+    with needs_flower():
+        from fedwild.flower.keys import make_keys
+    for path in make_keys(folder, hosts or [], sites or [], number("--days", days, 365, range(1, 36501))):
+        out.print(str(path), highlight=False, markup=False, soft_wrap=True)
+
+
+@flower_app.command("app")
+def flower_write_app(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")],
+    config: ConfigFile = None,
+    out_folder: Annotated[
+        Words, typer.Option("--out", metavar="DIR", help="The run folder to make, on the SuperLink's machine.")
+    ] = None,
+    settings: Settings = None,
+) -> None:
+    """Write a Flower app that trains a federation, for `flwr run` and plain SuperLinks and SuperNodes.
+
+    A plain SuperNode says who it is with --node-config 'name="hospital-a" data="/path/to/data"'.
+
+    Examples:
+
+      fedwild flower app federation my.toml && flwr run federation my-superlink --stream
+    """
+    with needs_flower():
+        from fedwild.flower.app import write_app
+        from fedwild.flower.coordinator import check_before, settings_for_sites
+    from fedwild.config import read_toml, setting_layers
+
+    layers = [read_toml(config) if config is not None else {}, *setting_layers(settings or ())]
+    resolved = settings_for_sites(*layers)
+    check_before(resolved, None)
+    write_app(folder, resolved.to_toml(), out=out_folder or "")
+    out.print(f"app written to {folder}: `flwr run {folder}`", highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def needs_flower() -> Iterator[None]:
+    """Say how to install Flower where it is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in {"flwr", "cryptography", "httpx", "uvicorn", "starlette"}:
+            raise
+        raise UserError(f"real sites need Flower ({error.name} is missing): pip install 'fedwild[flower]'.") from None

@@ -1,0 +1,155 @@
+"""A certificate authority for trials, the coordinator's certificate, and a key for each site.
+
+DIR/ca.pem, ca.key              signs; its key can stay at home
+DIR/server.pem, server.key      the coordinator's certificate
+DIR/sites/NAME.key, NAME.pub    a site's key, and what the coordinator registers it by
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedwild.errors import UserError
+
+LOOPBACK = ("localhost", "127.0.0.1")
+DAYS = 365
+SITE_NAME = re.compile(r"[\w.+-]{1,100}")
+
+
+def make_keys(folder: Path, hosts: Sequence[str], sites: Sequence[str], days: int = DAYS) -> list[Path]:
+    """Write what is missing: an authority and certificate in a new folder, keys for sites that have none yet."""
+    for name in sites:
+        if not SITE_NAME.fullmatch(name) or name in {".", ".."}:
+            raise UserError(f"--site {name!r} is not allowed: letters, digits, '.', '_', '+' and '-' only.")
+        if (folder / "sites" / f"{name}.key").exists():
+            raise UserError(f"--site {name!r} has a key in {str(folder)!r} already: delete it first to make another.")
+    if hosts and (folder / "server.pem").exists():
+        raise UserError(f"{str(folder)!r} has a certificate already: delete server.pem to make one for other hosts.")
+    try:
+        (folder / "sites").mkdir(parents=True, exist_ok=True)
+        written: list[Path] = []
+        if not (folder / "ca.pem").exists():
+            written += _authority(folder, days)
+        if not (folder / "server.pem").exists():
+            written += _certificate(folder, [*dict.fromkeys([*hosts, *LOOPBACK])], days)
+        for name in sites:
+            written += _site_key(folder / "sites", name)
+        return written
+    except OSError as error:
+        raise UserError(f"keys cannot be written to {str(folder)!r}: {error.strerror or error}.") from error
+
+
+def registered_keys(folder: Path) -> dict[str, Path]:
+    """The sites that have a public key in the folder."""
+    return {path.stem: path for path in sorted((folder / "sites").glob("*.pub"))}
+
+
+def check_certificates(folder: Path) -> None:
+    """Refuse a folder that is not one of ours."""
+    missing = [name for name in ("ca.pem", "server.pem", "server.key") if not (folder / name).is_file()]
+    if missing:
+        raise UserError(
+            f"engine.certificates = {str(folder)!r} has no {', '.join(missing)}: `fedwild flower keys {folder}` makes "
+            "them."
+        )
+
+
+def _authority(folder: Path, days: int) -> list[Path]:
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fedwild test authority")])
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+    builder = _validity(
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()), days
+    )
+    certificate = (
+        builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+    return [_private(folder / "ca.key", key), _public(folder / "ca.pem", certificate)]
+
+
+def _certificate(folder: Path, hosts: Sequence[str], days: int) -> list[Path]:
+    """The coordinator's certificate for all names and addresses that sites may reach it by."""
+
+    authority = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+    signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    key = ec.generate_private_key(ec.SECP384R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, hosts[0][:64])])
+    builder = (
+        x509.CertificateBuilder().subject_name(subject).issuer_name(authority.subject).public_key(key.public_key())
+    )
+    certificate = (
+        _validity(builder, days)
+        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),  # type: ignore[arg-type]
+            critical=False,
+        )
+        .sign(signer, hashes.SHA384())  # type: ignore[arg-type]
+    )
+    return [_private(folder / "server.key", key), _public(folder / "server.pem", certificate)]
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    """A host as a certificate names it."""
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    if not re.fullmatch(r"[A-Za-z0-9*]([A-Za-z0-9.*-]{0,252})", host):
+        raise UserError(f"--host {host!r} is not allowed: give a host's name or its address.")
+    return x509.DNSName(host)
+
+
+def _validity(builder: x509.CertificateBuilder, days: int) -> x509.CertificateBuilder:
+    """From an hour ago, since clocks differ, for so many days."""
+
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return (
+        builder.serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _site_key(folder: Path, name: str) -> list[Path]:
+    """A pair of keys in the form that Flower's SuperNode takes."""
+
+    key = ec.generate_private_key(ec.SECP384R1())
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    path = _written(folder / f"{name}.key", private, 0o600)
+    return [path, _written(folder / f"{name}.pub", public + b"\n", 0o644)]
+
+
+def _private(path: Path, key: ec.EllipticCurvePrivateKey) -> Path:
+    data = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return _written(path, data, 0o600)
+
+
+def _public(path: Path, certificate: x509.Certificate) -> Path:
+    return _written(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+
+
+def _written(path: Path, data: bytes, mode: int) -> Path:
+    """A file that is never readable by more than it should be, not even for a moment."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        file.write(data)
+    return path

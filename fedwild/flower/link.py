@@ -1,0 +1,157 @@
+"""The way to the sites: a SuperLink of our own behind a gate, or one that is there, and the app that it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fedwild.config import EngineSettings
+from fedwild.errors import UserError
+from fedwild.flower.app import write_app
+from fedwild.flower.courier import Courier, accept, listen
+from fedwild.flower.keys import check_certificates, registered_keys
+from fedwild.flower.processes import (
+    Child,
+    call,
+    free_port,
+    last_words,
+    reachable,
+    split_address,
+    wait_for_port,
+)
+
+CONNECTION = "coordinator"
+DEFAULT_LISTEN = "127.0.0.1:8443"
+START_SECONDS = 120.0
+Listener = Callable[[dict[str, Any]], None]
+
+
+@contextlib.contextmanager
+def connected(settings: EngineSettings, listener: Listener) -> Iterator[Courier]:
+    """A courier to whoever is at the SuperLink; everything that was started for it ends afterwards."""
+    with contextlib.ExitStack() as cleanup:
+        # Short, since the path of a socket must be.
+        home = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="fedwild-", ignore_cleanup_errors=True)))
+        certificates = None if settings.certificates is None else Path(settings.certificates)
+        if certificates is not None:
+            check_certificates(certificates)
+        if settings.superlink is not None:
+            address = existing(settings.superlink)
+        else:
+            address = own_superlink(cleanup, home, settings.listen or DEFAULT_LISTEN, certificates, listener)
+        write_connection(home, address, certificates)
+        if certificates is not None and settings.superlink is None:
+            register(home, certificates)
+        server = listen(home / "desk")
+        cleanup.callback(server.close)
+        app = home / "app"
+        write_app(app, "", desk=str(home / "desk"))
+        runner = Child(["flwr", "run", str(app), CONNECTION], home / "run.log", home)
+        cleanup.callback(runner.stop)
+
+        def check() -> None:
+            if runner.code not in (None, 0):
+                raise UserError(f"the SuperLink at {address} does not start our app: {reason_in(runner)}")
+
+        courier = accept(server, START_SECONDS, check)
+        cleanup.callback(courier.close)
+        yield courier
+
+
+def existing(address: str) -> str:
+    """A SuperLink that somebody else started on this machine."""
+    host, port = split_address(address, "engine.superlink")
+    if not reachable(host, port):
+        raise UserError(f"engine.superlink = {address!r}: nobody answers there. Without it, one is started here.")
+    return f"{host}:{port}"
+
+
+def own_superlink(
+    cleanup: contextlib.ExitStack, home: Path, address: str, certificates: Path | None, listener: Listener
+) -> str:
+    """Start a SuperLink on the loopback interface and a gate to it where sites look for it."""
+    host, port = split_address(address, "engine.listen")
+    if certificates is None and host not in ("127.0.0.1", "localhost", "::1"):
+        raise UserError(
+            f"engine.listen = {address!r} without TLS is not allowed: `fedwild flower keys DIR --host HOST --site "
+            "NAME` makes certificates, and --certificates DIR uses them."
+        )
+    if reachable(host if host != "0.0.0.0" else "127.0.0.1", port, 1.0):
+        raise UserError(f"engine.listen = {address!r}: something listens there already. Choose another port.")
+    inner = free_port()
+    command = [
+        "flower-superlink",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(inner),
+        "--disable-runtime-dependency-installation",
+    ]
+    tls = ["--insecure"]
+    if certificates is not None:
+        tls = [
+            *("--ssl-ca-certfile", str(certificates / "ca.pem")),
+            *("--ssl-certfile", str(certificates / "server.pem")),
+            *("--ssl-keyfile", str(certificates / "server.key")),
+            "--enable-supernode-auth",
+        ]
+    superlink = Child([*command, *tls], home / "superlink.log", home)
+    cleanup.callback(superlink.stop)
+    wait_for_port("127.0.0.1", inner, superlink)
+    start_gate(cleanup, home, (host, port), inner, certificates)
+    listener({"event": "listening", "address": address, "tls": certificates is not None})
+    return f"127.0.0.1:{inner}"
+
+
+def start_gate(
+    cleanup: contextlib.ExitStack, home: Path, at: tuple[str, int], inner: int, certificates: Path | None
+) -> None:
+    """Let sites in, and nobody else."""
+    scheme = "http" if certificates is None else "https"
+    command = [sys.executable, "-m", "fedwild.flower.gate", "--host", at[0], "--port", str(at[1])]
+    command += ["--superlink", f"{scheme}://127.0.0.1:{inner}"]
+    if certificates is not None:
+        command += ["--certificate", str(certificates / "server.pem"), "--key", str(certificates / "server.key")]
+        command += ["--authority", str(certificates / "ca.pem")]
+    child = Child(command, home / "gate.log", home)
+    cleanup.callback(child.stop)
+    wait_for_port("127.0.0.1" if at[0] == "0.0.0.0" else at[0], at[1], child)
+
+
+def write_connection(home: Path, address: str, certificates: Path | None) -> None:
+    """Tell Flower's command line where the SuperLink is."""
+    secure = "insecure = true" if certificates is None else f'root-certificates = "{certificates.resolve() / "ca.pem"}"'
+    text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{address}"\n{secure}\n'
+    (home / "config.toml").write_text(text, encoding="utf-8")
+
+
+def register(home: Path, certificates: Path) -> None:
+    """Register the sites' public keys under their names: only they may connect, each as itself."""
+    keys = registered_keys(certificates)
+    if not keys:
+        raise UserError(
+            f"engine.certificates = {str(certificates)!r} has no site's key: `fedwild flower keys {certificates} "
+            "--site NAME` makes one."
+        )
+    for name, path in keys.items():
+        done = call(["flwr", "supernode", "register", str(path), CONNECTION, "--name", name], home)
+        if done.returncode:
+            words = (done.stderr or done.stdout).strip().splitlines()
+            raise UserError(f"key {str(path)!r} cannot be registered: {words[-1] if words else done.returncode}")
+
+
+def reason_in(child: Child) -> str:
+    """Why `flwr run` failed, from what it said."""
+    said = child.said()
+    for sign, sentence in (
+        ("CERTIFICATE_VERIFY_FAILED", "its certificate is not signed by engine.certificates' authority"),
+        ("SSL", "it does not speak TLS as engine.certificates says"),
+        ("Connection refused", "nobody answers there"),
+    ):
+        if sign in said:
+            return f"{sentence}."
+    return last_words(child)

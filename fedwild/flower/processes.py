@@ -1,0 +1,130 @@
+"""Flower's own programs as children of ours: found beside this Python, offline, and gone when we are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedwild.engines.local import die_with_parent
+from fedwild.errors import UserError
+
+OFFLINE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+}
+"""No call home, nothing installed behind our back, and a waiting time of a tenth of Flower's."""
+
+
+class Child:
+    """A program that we started, with what it says in a file."""
+
+    def __init__(self, command: Sequence[str], log: Path, home: Path, extra: Mapping[str, str] | None = None) -> None:
+        self.name, self.log = Path(command[0]).name, log
+        with open(log, "ab") as output:
+            self.process = subprocess.Popen(
+                [program(command[0]), *command[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment(home) | dict(extra or {}),
+                # A group of its own, so that Ctrl-C reaches us alone and we end it in order.
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, once it has ended."""
+        return self.process.poll()
+
+    def said(self) -> str:
+        """All that it said."""
+        with contextlib.suppress(OSError):
+            return self.log.read_text(encoding="utf-8", errors="replace")
+        return ""
+
+    def stop(self, seconds: float = 10.0) -> None:
+        """End it and whatever it started: politely, then not."""
+        if self.code is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(seconds)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def program(name: str) -> str:
+    """One of Flower's programs, from the environment that runs us."""
+    if name == sys.executable:
+        return name
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise UserError(f"{name} is not installed beside {sys.executable}: pip install 'fedwild[flower]'.")
+    return str(path)
+
+
+def environment(home: Path) -> dict[str, str]:
+    """What Flower's programs see: our own programs first, a home of their own, and no connection but ours."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, **OFFLINE, "PATH": path, "FLWR_HOME": str(home), "PYTHONUNBUFFERED": "1"}
+
+
+def call(command: Sequence[str], home: Path, seconds: float = 120.0) -> subprocess.CompletedProcess[str]:
+    """Run one of Flower's programs to its end."""
+    return subprocess.run(
+        [program(command[0]), *command[1:]],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        env=environment(home),
+        check=False,
+    )
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def split_address(text: str, setting: str) -> tuple[str, int]:
+    """HOST:PORT as its two parts."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UserError(f"{setting} = {text!r} is not allowed: write HOST:PORT, such as 127.0.0.1:8443.")
+    return host, int(port)
+
+
+def reachable(host: str, port: int, seconds: float = 3.0) -> bool:
+    """Whether somebody listens there."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), seconds):
+        return True
+    return False
+
+
+def wait_for_port(host: str, port: int, child: Child, seconds: float = 60.0) -> None:
+    """Wait until a child listens; what it said is the reason if it ends instead."""
+    end = time.monotonic() + seconds
+    while not reachable(host, port, 1.0):
+        if child.code is not None or time.monotonic() > end:
+            raise UserError(f"{child.name} does not listen on {host}:{port}: {last_words(child)}")
+        time.sleep(0.1)
+
+
+def last_words(child: Child) -> str:
+    """The last line that a child said."""
+    lines = [line.strip() for line in child.said().splitlines() if line.strip()]
+    return (lines[-1] if lines else f"it ended with exit code {child.code} and said nothing")[:300]

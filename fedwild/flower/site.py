@@ -1,0 +1,202 @@
+"""`fedwild site`: a desk with this site's data, and beside it Flower's SuperNode, which connects to the coordinator."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedwild.data import DataSettings, load
+from fedwild.errors import BadReply, UserError
+from fedwild.flower.courier import listen
+from fedwild.flower.desk import Desk
+from fedwild.flower.keys import SITE_NAME
+from fedwild.flower.letters import Closed, read, write
+from fedwild.flower.processes import Child, free_port, last_words, split_address
+from fedwild.protocol import single_thread
+
+CONNECTED = "SuperNode ID:"
+"""What Flower's SuperNode says when it is connected."""
+REFUSALS = ("Unauthenticated", "UNAUTHENTICATED", "Invalid SuperNode authentication", "not registered", "not found")
+RESTART_SECONDS = 3.0
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class SiteOptions:
+    """What an operator says of a site."""
+
+    superlink: str
+    data: str
+    name: str
+    key: Path | None = None
+    authority: Path | None = None
+    """The certificate of the authority that signed the coordinator's; without it, no TLS."""
+    folder: Path | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    device: str = "cpu"
+    wait: float = 60.0
+    """Seconds to wait for the coordinator to be there, at the beginning."""
+
+
+def run_site(options: SiteOptions, tell: Tell) -> None:
+    """Serve until interrupted. Whatever is wrong with the input shows at once, before anything is started."""
+    check_options(options)
+    folder = (options.folder or default_folder(options.name)).resolve()
+    with contextlib.ExitStack() as cleanup:
+        cleanup.enter_context(locked(folder))
+        single_thread()
+        desk = Desk(options.name, options.data, folder, options.labels, options.device, tell)
+        home = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="fedwild-", ignore_cleanup_errors=True)))
+        check_coordinator(options, tell)
+        serve(desk, home / "desk")
+        tell(f"site {options.name} with {options.data}; its state is kept in {folder}")
+        stay_connected(options, home, folder / "supernode.log", tell)
+
+
+def check_options(options: SiteOptions) -> None:
+    """Refuse a name that cannot be one, files that are not there, and data that cannot be read."""
+    if not SITE_NAME.fullmatch(options.name) or options.name in {".", ".."}:
+        raise UserError(f"--name {options.name!r} is not allowed: letters, digits, '.', '_', '+' and '-' only.")
+    for option, path in (("--key", options.key), ("--ca", options.authority)):
+        if path is not None and not path.is_file():
+            raise UserError(f"{option} {str(path)!r}: there is no such file.")
+    if options.key is not None and options.authority is None:
+        raise UserError(f"--key {str(options.key)!r} needs TLS: give the authority's certificate with --ca.")
+    split_address(options.superlink, "--superlink")
+    try:
+        load(DataSettings(name=options.data))
+    except UserError as error:
+        # The coordinator's settings may bring images of different sizes to one.
+        if "data.size" not in str(error):
+            raise UserError(*(problem.replace("data.name=", "--data ") for problem in error.problems)) from error
+
+
+def default_folder(name: str) -> Path:
+    """Where a site's identity and state are, if nobody says otherwise."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "fedwild" / "sites" / name
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a second process from being the same site."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        lock = open(folder / ".lock", "w")  # noqa: SIM115  (held as long as the site runs)
+    except OSError as error:
+        raise UserError(f"--folder {str(folder)!r} cannot be used: {error.strerror or error}.") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"--folder {str(folder)!r} is in use by another process: is this site running?") from error
+        yield
+
+
+def check_coordinator(options: SiteOptions, tell: Tell) -> None:
+    """Wait until the coordinator answers; refuse a certificate that is not the right one."""
+    end, waiting = time.monotonic() + options.wait, False
+    while (problem := trouble_at(options)) is not None:
+        if time.monotonic() > end:
+            raise UserError(problem)
+        if not waiting:
+            tell(f"waiting for the coordinator at {options.superlink}")
+            waiting = True
+        time.sleep(0.5)
+
+
+def trouble_at(options: SiteOptions) -> str | None:
+    """Why nobody can be spoken to at the address yet; what waiting cannot mend is raised."""
+    host, port = split_address(options.superlink, "--superlink")
+    where = f"--superlink {options.superlink!r}"
+    try:
+        with socket.create_connection((host, port), 5.0) as plain:
+            if options.authority is None:
+                return _plain_trouble(plain, where)
+            context = ssl.create_default_context(cafile=str(options.authority))
+            with context.wrap_socket(plain, server_hostname=host):
+                return None
+    except ssl.SSLCertVerificationError as error:
+        whose = f"--ca {str(options.authority)!r}"
+        raise UserError(
+            f"{where}: its certificate is not one that {whose} vouches for: {error.verify_message}."
+        ) from error
+    except ssl.SSLError as error:
+        raise UserError(f"{where}: it does not speak TLS, or --ca is no certificate ({error.reason}).") from error
+    except OSError:
+        return f"{where}: nobody answers there. Is the coordinator running, and is the port open?"
+
+
+def _plain_trouble(connection: socket.socket, where: str) -> str | None:
+    """Without TLS, the answer to a plain question must be plain."""
+    connection.settimeout(5.0)
+    connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+    try:
+        answer = connection.recv(5)
+    except OSError:
+        answer = b""
+    if not answer.startswith(b"HTTP"):
+        raise UserError(f"{where}: it wants TLS. Give the authority's certificate with --ca.")
+    return None
+
+
+def serve(desk: Desk, path: Path) -> None:
+    """Answer letters at a socket, one after the other, in a thread of its own."""
+    server = listen(path)
+
+    def attend() -> None:
+        while True:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError, Closed, BadReply):
+                write(connection, desk.answer(read(connection)))
+
+    threading.Thread(target=attend, daemon=True, name="desk").start()
+
+
+def stay_connected(options: SiteOptions, home: Path, log: Path, tell: Tell) -> None:
+    """Keep a SuperNode running: it is started anew when the coordinator was, and ends with us."""
+    seen_once = False
+    while True:
+        log.unlink(missing_ok=True)
+        child = Child(supernode_command(options, home), log, home)
+        try:
+            seen = False
+            while child.code is None:
+                if not seen and CONNECTED in child.said():
+                    seen = seen_once = True
+                    tell(f"connected to {options.superlink}")
+                time.sleep(0.2)
+        finally:
+            child.stop()
+        said = child.said()
+        if any(sign in said for sign in REFUSALS) and not seen:
+            raise UserError(
+                f"--superlink {options.superlink!r} refuses this site: its key is not registered there. The "
+                f"coordinator needs the public key of {options.name} in the folder of its --certificates, under sites/."
+            )
+        if not seen_once:
+            raise UserError(f"Flower's SuperNode did not connect to {options.superlink}: {last_words(child)}")
+        tell("the connection is lost; trying again")
+        time.sleep(RESTART_SECONDS)
+
+
+def supernode_command(options: SiteOptions, home: Path) -> list[str]:
+    """Flower's SuperNode for this site."""
+    tls = ["--insecure"] if options.authority is None else ["--root-certificates", str(options.authority.resolve())]
+    key = [] if options.key is None else ["--auth-supernode-private-key", str(options.key.resolve())]
+    return [
+        *("flower-supernode", "--superlink", options.superlink, *tls, *key),
+        *("--host", "127.0.0.1", "--port", str(free_port())),
+        *("--node-config", f"desk={json.dumps(str(home / 'desk'))}"),
+    ]
