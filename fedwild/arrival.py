@@ -18,6 +18,7 @@ from fedwild.federation import Listener
 from fedwild.methods import METHODS
 from fedwild.methods.fedavg import FedAvg
 from fedwild.protocol import Method
+from fedwild.sites import A_SITE
 from fedwild.training import LocalTraining
 
 
@@ -34,22 +35,48 @@ def welcome(
     rounds: int | None = None,
     max_forgetting: float | None = None,
     workers: int | None = None,
+    engine: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     settings: Sequence[str] | Mapping[str, Any] = (),
     listener: Listener = lambda event: None,
 ) -> Run:
     """Take a newcomer into a finished run's federation; returns the run that goes on, the old one stays as it is.
 
-    `client` is the newcomer's data: an image folder, .npz, .csv or a data set's name. `labels` gives its own names of
-    classes the federation's. `rounds` are those of adaptation. Whatever is wrong shows before a folder exists.
+    `client` is the newcomer's data: an image folder, .npz, .csv or a data set's name; of a run over real sites it is
+    the new site's name. `labels` gives its own names of classes the federation's. `rounds` are those of adaptation,
+    `engine` settings of the engine that change. Whatever is wrong shows before a folder exists.
     """
     source = run if isinstance(run, Run) else Run(run)
     own = {"classes": classes, "domains": domains, "labels": labels, "resize": resize}
+    if source.settings.data.at_sites:
+        from fedwild.flower.welcome import welcome_site
+
+        refuse_for_sites(own, name)
+        table = site_table(source, str(client), method, rounds, max_forgetting)
+        config = resolve(table, *setting_layers(settings)).with_engine(**(engine or {}))
+        check_settled(source, config, str(client))
+        return welcome_site(source, str(client), config, None if out is None else Path(out), listener)
     newcomer = {"name": str(client), **{key: value for key, value in own.items() if value}}
     experiment = prepared(source, name or default_name(str(client)), newcomer, method, rounds, max_forgetting, settings)
     if workers is not None:
         experiment = replace(experiment, config=experiment.config.with_engine(workers=workers))
     return begin(experiment, None if out is None else Path(out), listener, history_of(source), log_of(source))
+
+
+def refuse_for_sites(own: Mapping[str, Any], name: str | None) -> None:
+    """What a site says of its own data, nobody can say for it."""
+    flags = {"classes": "--class", "domains": "--domain", "labels": "--label", "resize": "--resize"}
+    given = [flags[key] for key, value in own.items() if value] + (["--name"] if name is not None else [])
+    if given:
+        raise UserError(f"{given[0]} is not allowed here: the newcomer is a site, which says so with `fedwild site`.")
+
+
+def site_table(source: Run, name: str, method: str, rounds: int | None, max_forgetting: float | None) -> Table:
+    """The settings of a run that welcomes a site."""
+    flags = {"rounds": rounds, "max_forgetting": max_forgetting}
+    table = continued(source, method, {key: value for key, value in flags.items() if value is not None})
+    table["data"]["newcomers"] = {**members_of(source), name: {"name": A_SITE}}
+    return table
 
 
 def prepared(

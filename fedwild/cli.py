@@ -46,6 +46,7 @@ from fedwild.options import (
     number,
     out,
     pairs,
+    place,
     real,
     refuse,
     show_result,
@@ -159,10 +160,9 @@ def resume(
     from fedwild import api
     from fedwild.console import RunDisplay
 
-    place = {"superlink": superlink, "listen": listen, "certificates": certificates and str(certificates.resolve())}
     with interruptible(RunDisplay(err, quiet)) as display:
         display.folder = str(folder)
-        done = api.resume(folder, whole(workers), display, name=engine, **place)
+        done = api.resume(folder, whole(workers), display, name=engine, **place(superlink, listen, certificates))
     show_result(done, as_json)
 
 
@@ -171,7 +171,10 @@ def welcome(
     folder: Folder,
     client: Annotated[
         str,
-        typer.Option(metavar="FOLDER", help="The newcomer's data: image folder, .npz, .csv, or a data set's name."),
+        typer.Option(
+            metavar="FOLDER",
+            help="The newcomer's data: image folder, .npz, .csv, or a data set's name; of real sites, the site's name.",
+        ),
     ],
     name: Annotated[Words, typer.Option(metavar="NAME", help="What to call it (as its data is called).")] = None,
     labels: Annotated[
@@ -194,6 +197,9 @@ def welcome(
     ] = "gains",
     rounds: Annotated[Number, typer.Option(metavar="N", help="Rounds of adaptation (10).")] = None,
     workers: Workers = None,
+    superlink: Superlink = None,
+    listen: Listen = None,
+    certificates: Certificates = None,
     out_folder: Annotated[
         PathOption, typer.Option("--out", metavar="DIR", help="The run folder to make (runs/METHOD-DATA-NNN).")
     ] = None,
@@ -214,6 +220,8 @@ def welcome(
       fedwild welcome runs/fedavg-mnist-001 --client usps --resize --max-forgetting 0.02
 
       fedwild welcome runs/gains-mnist-001 --client late.npz --label zwei=2 --label drei=3
+
+      fedwild welcome runs/fedavg-sites-001 --client hospital-c
     """
     from fedwild import arrival
     from fedwild.console import RunDisplay
@@ -231,6 +239,7 @@ def welcome(
             rounds=whole(rounds),
             max_forgetting=real(max_forgetting),
             workers=whole(workers),
+            engine=place(superlink, listen, certificates),
             out=out_folder,
             settings=settings or (),
             listener=display,

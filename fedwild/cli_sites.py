@@ -31,6 +31,7 @@ from fedwild.options import (
     interruptible,
     out,
     pairs,
+    place,
     real,
     show_result,
     whole,
@@ -134,8 +135,7 @@ def coordinate(
     flags = flag_layer(
         method=method, model=model, clients=whole(sites), rounds=whole(rounds), seed=whole(seed), start_from=start_from
     )
-    place = {"superlink": superlink, "listen": listen, "certificates": certificates and certificates.resolve()}
-    engine = {"engine": {key: str(value) for key, value in place.items() if value is not None}}
+    engine = {"engine": place(superlink, listen, certificates)}
     resolved = settings_for_sites(
         read_toml(config) if config is not None else {}, flags, engine, *setting_layers(settings or ())
     )

@@ -106,6 +106,13 @@ def pairs(option: str, texts: list[str]) -> dict[str, str]:
     return table
 
 
+def place(superlink: str | None, listen: str | None, certificates: Path | None) -> dict[str, str]:
+    """Where real sites are reached, as settings of the engine."""
+    folder = None if certificates is None else str(certificates.resolve())
+    options = {"superlink": superlink, "listen": listen, "certificates": folder}
+    return {key: value for key, value in options.items() if value is not None}
+
+
 def number(option: str, text: str | None, default: int, allowed: range) -> int:
     """A number as typed that no config checks; what is not allowed is refused."""
     value = default if text is None else whole(text)

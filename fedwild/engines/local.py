@@ -157,7 +157,7 @@ def work(site: Site, pipe: Connection, parent: int) -> None:
 
 
 def import_before_fork() -> None:
-    """Have torch import here, once, what it would import in every worker at the first step (1.3 s each)."""
+    """Have torch import now what it would import at the first step: before workers are forked, or work is awaited."""
     torch.optim.SGD([torch.zeros(1)], lr=1.0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,17 @@ def gathered(roster: Roster, config: Config, listener: Listener) -> list[SiteFac
     return roster.facts()
 
 
+def await_members(roster: Roster, names: Collection[str], needed: Collection[str], seconds: float) -> None:
+    """Wait for the sites of a run that goes on; those that are needed must come, others may stay away."""
+    roster.gather(lambda: {*names, *needed} <= roster.seats.keys(), seconds)
+    missing = sorted(set(needed) - roster.seats.keys())
+    if missing:
+        reasons = [f"site refused: {reason}" for reason in dict.fromkeys(roster.refusals.values())]
+        there = ", ".join(sorted(roster.seats)) or "none"
+        waited = f"engine.wait = {seconds:g} s"
+        raise UserError(f"site {missing[0]!r} is not there, and these are: {there} ({waited}).", *reasons)
+
+
 def new_history(roster: Roster) -> dict[str, Any]:
     """Facts about a run over sites: its id, under which sites keep their clients' state, and who is who."""
     return {"id": uuid.uuid4().hex, "identities": roster.identities}
@@ -121,7 +132,7 @@ def resume_over(courier: Courier, run: Run, experiment: Experiment, listener: Li
     roster.shape = experiment.task.input_shape
     names = {client.name for client in experiment.split.clients} - set(experiment.split.newcomers)
     listener({"event": "waiting", "sites": len(names)})
-    roster.gather(lambda: names <= roster.seats.keys(), run.config.engine.wait)
+    await_members(roster, names, (), run.config.engine.wait)
     connect = over(courier, roster, run.config, str(facts["id"]))
     Federation(experiment, run.folder, listener, connect).run()
 

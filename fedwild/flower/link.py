@@ -41,11 +41,9 @@ def connected(settings: EngineSettings, listener: Listener) -> Iterator[Courier]
             check_certificates(certificates)
         if settings.superlink is not None:
             address = existing(settings.superlink)
+            write_connection(home, address, certificates)
         else:
             address = own_superlink(cleanup, home, settings.listen or DEFAULT_LISTEN, certificates, listener)
-        write_connection(home, address, certificates)
-        if certificates is not None and settings.superlink is None:
-            register(home, certificates)
         server = listen(home / "desk")
         cleanup.callback(server.close)
         app = home / "app"
@@ -102,6 +100,10 @@ def own_superlink(
     superlink = Child([*command, *tls], home / "superlink.log", home)
     cleanup.callback(superlink.stop)
     wait_for_port("127.0.0.1", inner, superlink)
+    write_connection(home, f"127.0.0.1:{inner}", certificates)
+    if certificates is not None:
+        # Before the gate opens, or a site that waits for it would be refused.
+        register(home, certificates)
     start_gate(cleanup, home, (host, port), inner, certificates)
     listener({"event": "listening", "address": address, "tls": certificates is not None})
     return f"127.0.0.1:{inner}"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedwild.data import DataSettings, load
+from fedwild.engines.local import import_before_fork
 from fedwild.errors import BadReply, UserError
 from fedwild.flower.courier import listen
 from fedwild.flower.desk import Desk
@@ -26,7 +27,8 @@ from fedwild.protocol import single_thread
 
 CONNECTED = "SuperNode ID:"
 """What Flower's SuperNode says when it is connected."""
-REFUSALS = ("Unauthenticated", "UNAUTHENTICATED", "Invalid SuperNode authentication", "not registered", "not found")
+REFUSED = "[code:"
+"""Before what the SuperLink says if it does not let a node in."""
 RESTART_SECONDS = 3.0
 Tell = Callable[[str], None]
 
@@ -55,6 +57,7 @@ def run_site(options: SiteOptions, tell: Tell) -> None:
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(locked(folder))
         single_thread()
+        import_before_fork()
         desk = Desk(options.name, options.data, folder, options.labels, options.device, tell)
         home = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="fedwild-", ignore_cleanup_errors=True)))
         check_coordinator(options, tell)
@@ -180,10 +183,11 @@ def stay_connected(options: SiteOptions, home: Path, log: Path, tell: Tell) -> N
         finally:
             child.stop()
         said = child.said()
-        if any(sign in said for sign in REFUSALS) and not seen:
+        if REFUSED in said and not seen_once:
+            words = next(line for line in said.splitlines() if REFUSED in line).strip()[:200]
             raise UserError(
-                f"--superlink {options.superlink!r} refuses this site: its key is not registered there. The "
-                f"coordinator needs the public key of {options.name} in the folder of its --certificates, under sites/."
+                f"--superlink {options.superlink!r} does not let this site in ({words}): the coordinator must have the "
+                f"public part of its --key in the folder of its --certificates, as sites/{options.name}.pub."
             )
         if not seen_once:
             raise UserError(f"Flower's SuperNode did not connect to {options.superlink}: {last_words(child)}")

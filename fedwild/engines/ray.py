@@ -1,0 +1,283 @@
+"""The Ray engine: clients live in Ray actors, on this machine or on a cluster.
+
+Files stay here. A payload goes into Ray's object store once, where all actors of a node read the same memory; a
+client's durable state travels with its job and comes back if it changed. What an actor does with a job is what a
+worker of the local engine does, to the bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import os
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedwild.data import Dataset
+from fedwild.engines.base import Answer, Job
+from fedwild.engines.local import SHORT_JOB_SECONDS, import_before_fork
+from fedwild.engines.ray_cluster import connect, one_line, python_path
+from fedwild.engines.site import Site, state_file
+from fedwild.errors import BadReply, UserError
+from fedwild.payload import Payload
+from fedwild.protocol import single_thread
+from fedwild.task import Task
+
+try:
+    import ray
+    from ray import cloudpickle
+    from ray.exceptions import RayError
+except ImportError:
+    raise UserError("engine.name = 'ray' needs Ray: pip install 'fedwild[ray]'") from None
+
+# An actor imports torch and fetches the data; on a busy cluster it first waits for a core.
+START_SECONDS = 120.0
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came of a job at an actor. Bytes are arrays here, since Ray shares those between processes."""
+
+    seconds: float = 0.0
+    reply: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
+    state: np.ndarray | None = None
+    notes: list[str] = field(default_factory=list)
+    error: str | None = None
+    traceback: str | None = None
+    damaged: bool = False
+    """Whether what came down cannot be read: not the client's fault."""
+
+
+class ClientActor:
+    """A site without files, in a process of Ray's."""
+
+    def __init__(self, home: dict[str, Any]) -> None:
+        single_thread()
+        import_before_fork()
+        self._site = unpacked(home)
+        self._payload: tuple[str, Payload] | None = None
+        gc.freeze()
+
+    def ready(self) -> None:
+        """Answers when the actor is there."""
+
+    def answer(self, job: Job, payload: np.ndarray, state: np.ndarray | None) -> Reply:
+        begin = time.perf_counter()
+        try:
+            if self._payload is None or self._payload[0] != job.payload:
+                self._payload = (job.payload, decoded(payload))
+            kept = None if state is None else decoded(state)
+        except BadReply as error:
+            return Reply(error=str(error), damaged=True)
+        done = self._site.answer(job, self._payload[1], kept)
+        changed = None if done.state is None else np.frombuffer(done.state, np.uint8)
+        seconds = time.perf_counter() - begin
+        return Reply(
+            seconds, np.frombuffer(done.reply, np.uint8), changed, list(done.notes), done.error, done.traceback
+        )
+
+
+@dataclass
+class Call:
+    """A job and what it needs, kept until it is answered, for an actor may die of it."""
+
+    job: Job
+    payload: ray.ObjectRef
+    state: np.ndarray | None
+    answer: ray.ObjectRef | None = None
+    died: bool = False
+
+
+@dataclass
+class Worker:
+    """An actor, and the calls it was given and has not answered."""
+
+    actor: Any
+    calls: deque[Call] = field(default_factory=deque)
+    room: int = 1
+
+    def give(self, call: Call) -> None:
+        call.answer = self.actor.answer.remote(call.job, call.payload, call.state)
+        self.calls.append(call)
+
+
+class RayEngine:
+    """Runs clients in Ray actors, as many as workers are asked for and the cluster has cores, but at least one."""
+
+    def __init__(self, site: Site, workers: int, address: str | None) -> None:
+        self._site = site
+        self._where = "engine.name = 'ray'" if address is None else f"engine.address = {address!r}"
+        self._workers: list[Worker] = []
+        self._payloads: dict[str, ray.ObjectRef] = {}
+        self._connection = connect(address, workers, sum(array.nbytes for array in tensors_of(site.dataset).values()))
+        self._threads = torch.get_num_threads()
+        single_thread()
+        try:
+            count = max(1, min(workers, int(ray.cluster_resources().get("CPU", 1))))
+            self._kind = actor_kind(site.task.device, count)
+            self._home = ray.put(packed(site))
+            self._workers = self._arrived([self._start() for _ in range(count)])
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> Worker:
+        return Worker(self._kind.remote(self._home))
+
+    def _arrived(self, workers: list[Worker]) -> list[Worker]:
+        """Those of the workers that come up in time. A cluster may have no room for the others."""
+        waiting = {worker.actor.ready.remote(): worker for worker in workers}
+        up, late = ray.wait(list(waiting), num_returns=len(waiting), timeout=START_SECONDS)
+        try:
+            ray.get(up)
+        except RayError as error:
+            reason = one_line(getattr(error, "cause", None) or error)
+            raise UserError(
+                f"{self._where}: a worker cannot start: {reason} "
+                "(every node needs fedwild, and the modules of your own that the run names)."
+            ) from error
+        for reference in late:
+            ray.kill(waiting[reference].actor)
+        if not up:
+            raise UserError(f"{self._where}: Ray had no free core within {START_SECONDS:.0f} s; one is needed.")
+        return [waiting[reference] for reference in up]
+
+    def present(self) -> None:
+        return None
+
+    def run(self, jobs: Iterable[Job], started: Callable[[Job], None] = lambda job: None) -> Iterator[Answer]:
+        queue = iter(jobs)
+        busy: dict[ray.ObjectRef, Worker] = {}
+
+        def fill(worker: Worker) -> Iterator[Answer]:
+            """Hand a worker jobs until it has no more room, or there are none; those without files are answered."""
+            while len(worker.calls) < worker.room and (job := next(queue, None)) is not None:
+                started(job)
+                try:
+                    worker.give(self._call(job))
+                except (OSError, RayError) as error:
+                    yield Answer(job, error=one_line(error), disk_failed=True)
+            if worker.calls:
+                # An actor answers in order.
+                busy[worker.calls[0].answer] = worker
+
+        for worker in self._workers:
+            yield from fill(worker)
+        while busy:
+            (ready,), _ = ray.wait(list(busy), num_returns=1)
+            answer, worker = self._receive(busy.pop(ready))
+            worker.room = 2 if answer is not None and answer.seconds < SHORT_JOB_SECONDS else 1
+            # The worker goes on while the answer is being looked at.
+            yield from fill(worker)
+            if answer is not None:
+                yield answer
+
+    def _call(self, job: Job) -> Call:
+        """A job with what lies in files here. Each payload is read and put into the object store once."""
+        if job.payload not in self._payloads:
+            self._payloads = {path: ref for path, ref in self._payloads.items() if os.path.exists(path)}
+            self._payloads[job.payload] = ray.put(np.fromfile(job.payload, np.uint8))
+        state = None
+        if job.state is not None:
+            assert job.client is not None
+            state = np.fromfile(state_file(self._site.states, job.client, job.state), np.uint8)
+        return Call(job, self._payloads[job.payload], state)
+
+    def _receive(self, worker: Worker) -> tuple[Answer | None, Worker]:
+        """A worker's answer. A worker that died is replaced and its job given once more, for it may have been killed
+        from outside; a job that a second worker dies of is the client's failure."""
+        call = worker.calls.popleft()
+        try:
+            return self._kept(call.job, ray.get(call.answer)), worker
+        except RayError as error:
+            with contextlib.suppress(RayError):
+                ray.kill(worker.actor)
+            fresh = self._start()
+            self._workers[self._workers.index(worker)] = fresh
+            again = [*worker.calls] if call.died else [call, *worker.calls]
+            failed = Answer(call.job, error=f"the worker process died ({one_line(error)})") if call.died else None
+            call.died = True
+            for waiting in again:
+                fresh.give(waiting)
+            return failed, fresh
+
+    def _kept(self, job: Job, reply: Reply) -> Answer:
+        """An actor's reply, written where the local engine's workers write theirs."""
+        if reply.error is not None:
+            return Answer(
+                job, error=reply.error, traceback=reply.traceback, seconds=reply.seconds, disk_failed=reply.damaged
+            )
+        begin = time.perf_counter()
+        try:
+            version = job.state if reply.state is None else self._site._keep(reply.state.tobytes(), job)
+            path, offset = self._site._post(reply.reply.tobytes(), job)
+        except OSError as error:
+            return Answer(job, error=str(error), disk_failed=True)
+        seconds = reply.seconds + time.perf_counter() - begin
+        return Answer(job, path, offset, len(reply.reply), seconds, version, reply.notes)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            with contextlib.suppress(RayError):
+                ray.kill(worker.actor)
+        self._workers = []
+        self._payloads = {}
+        self._connection.close()
+        self._site.close()
+        torch.set_num_threads(self._threads)
+        torch.set_flush_denormal(False)
+
+
+def actor_kind(device: str, workers: int) -> Any:
+    """The class of actors: a core each, one thread, our modules, and a share of the cluster's GPUs if there is use."""
+    gpus = ray.cluster_resources().get("GPU", 0.0) if torch.device(device).type == "cuda" else 0.0
+    variables = {**ONE_THREAD, "PYTHONPATH": python_path() + os.pathsep + "${PYTHONPATH}"}
+    make = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus / workers), runtime_env={"env_vars": variables})
+    return make(ClientActor)
+
+
+def tensors_of(dataset: Dataset) -> dict[str, np.ndarray]:
+    """The data set's tensors as arrays, by field."""
+    fields = {f.name: getattr(dataset, f.name) for f in dataclasses.fields(dataset)}
+    return {name: value.numpy() for name, value in fields.items() if isinstance(value, Tensor)}
+
+
+def packed(site: Site) -> dict[str, Any]:
+    """A site for the object store: actors of a node share the arrays, and each makes the rest for itself."""
+    arrays = tensors_of(site.dataset)
+    about = {f.name: getattr(site.dataset, f.name) for f in dataclasses.fields(site.dataset) if f.name not in arrays}
+    task = site.task
+    # Ray shows an actor its own GPU alone.
+    device = "cuda" if torch.device(task.device).type == "cuda" else task.device
+    fresh = Task(task.input_shape, task.model, task.model_params, device)
+    return {
+        "arrays": arrays,
+        "rest": cloudpickle.dumps((about, site.split, site.data, site.method, fresh, site.seed)),
+    }
+
+
+def unpacked(home: dict[str, Any]) -> Site:
+    """The site in an actor."""
+    about, split, data, method, task, seed = cloudpickle.loads(home["rest"])
+    with warnings.catch_warnings():
+        # The arrays cannot be written to, and nobody does.
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        tensors = {name: torch.from_numpy(array) for name, array in home["arrays"].items()}
+    nowhere = Path(os.devnull)
+    return Site(Dataset(**about, **tensors), split, data, method, task, seed, nowhere, nowhere)
+
+
+def decoded(array: np.ndarray) -> Payload:
+    """The payload in an array, on memory of its own that may be written to."""
+    return Payload.decode(bytearray(array.data))
