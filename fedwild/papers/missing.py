@@ -1,0 +1,30 @@
+"""Which data a run would need that this machine does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedwild.data.sources import DATASETS, find_prepared
+from fedwild.data.sources.synthetic import is_synthetic
+
+
+def missing_data(settings: Mapping[str, Any]) -> str | None:
+    """What is not there, in words; None if everything is."""
+    data = settings.get("data", {})
+    name = data.get("name", "digits")
+    newcomers = [newcomer["name"] for newcomer in data.get("newcomers", {}).values()]
+    names = dict.fromkeys([*([name] if isinstance(name, str) else name), *newcomers])
+    reasons = [reason for name in names if (reason := _why_missing(name))]
+    return f"data: {'; '.join(reasons)}" if reasons else None
+
+
+def _why_missing(name: str) -> str | None:
+    if name == "digits" or is_synthetic(name):
+        return None
+    if name not in DATASETS:
+        return f"{name} is none of fedwild's data sets"
+    if find_prepared(name) is not None:
+        return None
+    way = f"fedwild data prepare {name}" if DATASETS[name].downloads else "to be put in place by hand"
+    return f"{name} is not on this machine ({way})"
