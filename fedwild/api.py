@@ -234,6 +234,7 @@ class Run:
         split = self.experiment.split
         rows = split.test if owner is None else next(c.test for c in split.clients if c.name == owner.name)
         if not len(rows):
+            self._refuse_elsewhere()
             whose = "" if owner is None else f" for {owner.name}"
             raise UserError(f"run {str(self.path)!r} has no test samples{whose}.")
         return rows
@@ -242,10 +243,8 @@ class Run:
     def _examining(self, server: Server, split: Split, workers: int | None) -> Iterator[tuple[Examiner, str]]:
         """An examiner with workers of its own, and the file of the server's payload."""
         e = self.experiment
-        if e.config.data.at_sites and not len(split.test):
-            raise UserError(
-                f"run {str(self.path)!r} was measured at its sites, which have the data: result.json has the figures."
-            )
+        if not len(split.test):
+            self._refuse_elsewhere()
         with tempfile.TemporaryDirectory(prefix="fedwild-") as name:
             spool = Path(name)
             snapshot = spool / "server.safetensors"
@@ -255,6 +254,13 @@ class Run:
             with contextlib.closing(LocalEngine(site, count)) as engine:
                 accept, away = e.config.evaluation.accept, e.config.data.at_sites
                 yield Examiner(e.method, e.dataset, split, accept, engine.run, keep_thresholds=away), str(snapshot)
+
+    def _refuse_elsewhere(self) -> None:
+        """Say where the data is, if it is not here."""
+        if self.settings.data.at_sites:
+            raise UserError(
+                f"run {str(self.path)!r} was measured at its sites, which have the data: result.json has the figures."
+            )
 
     def _states(self) -> dict[str, int]:
         checkpoint = self.folder.last_checkpoint()

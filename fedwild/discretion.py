@@ -13,7 +13,7 @@ LEFT_OUT = "..."
 NUMBERS_LEFT_OUT = "[...]"
 
 _TRACEBACK = "Traceback (most recent call last)"
-_BYTES_LITERAL = re.compile(r"""(?<![\w./\\-])b(['"])(?:\\.|(?!\1)[^\\])*\1""")
+_BYTES_LITERAL = re.compile(r"""(?<![\w./\\'"-])b(['"])(?:\\.|(?!\1)[^\\])*\1""")
 _ESCAPED_BYTE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4})")
 # Base64 in lines, the last of which may be as short as a word.
 _WRAPPED = re.compile(r"[A-Za-z0-9+/=_-]{41,}(?:\r?\n[A-Za-z0-9+/=_-]+)+")

@@ -48,7 +48,7 @@ def prepare_sites(config: Config, sites: Sequence[SiteFacts]) -> Experiment:
     members = [site for site in sites if site.name not in newcomers]
     classes = joint_classes((site.classes for site in members), own.classes)
     roles = choose_classes(classes, SITES, config.data)
-    own = replace(own, classes=(*own.classes, *(name for name in classes if name not in own.classes)))
+    own = with_classes(own, roles)
     split = split_of_sites(config, own, roles, sites)
     model = default_model(own.input_shape)
     return assembled(resolved_for_sites(config, roles, len(members), model), own, split, notes_on_sites(roles))
@@ -71,7 +71,8 @@ def resolved_for_sites(config: Config, roles: ClassRoles, clients: int, model: s
 
 def revived_sites(config: Config, split: Split, shape: tuple[int, ...], dtype: str) -> Experiment:
     """The experiment of a run over sites that goes on, without asking them."""
-    own = coordinator_dataset(config.data, shape, dtype, config.seed)
+    roles = ClassRoles(split.known, split.novel, split.unknown)
+    own = with_classes(coordinator_dataset(config.data, shape, dtype, config.seed), roles)
     return assembled(config, own, split)
 
 
@@ -109,6 +110,12 @@ def coordinator_dataset(data: DataSettings, shape: tuple[int, ...], dtype: str, 
     x = torch.empty((0, *shape), dtype=torch.uint8 if dtype == "uint8" else torch.float32)
     y = torch.empty(0, dtype=torch.int64)
     return Dataset(SITES, x, y, x, y, (), (SITES,), y, y)
+
+
+def with_classes(own: Dataset, roles: ClassRoles) -> Dataset:
+    """The coordinator's data, which knows of all classes that have a role even if it has no sample of them."""
+    named = [name for names in roles for name in names]
+    return replace(own, classes=(*own.classes, *(name for name in named if name not in own.classes)))
 
 
 def joint_classes(held: Iterable[Sequence[str]], own: Sequence[str] = ()) -> tuple[str, ...]:

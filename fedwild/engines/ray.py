@@ -42,7 +42,7 @@ except ImportError:
 
 # An actor imports torch and fetches the data; on a busy cluster it first waits for a core.
 START_SECONDS = 120.0
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 @dataclass(frozen=True)
@@ -95,21 +95,19 @@ class Call:
     job: Job
     payload: ray.ObjectRef
     state: np.ndarray | None
-    answer: ray.ObjectRef | None = None
     died: bool = False
 
 
 @dataclass
 class Worker:
-    """An actor, and the calls it was given and has not answered."""
+    """An actor, and the calls it was given and has not answered, each with where its answer will be."""
 
     actor: Any
-    calls: deque[Call] = field(default_factory=deque)
+    calls: deque[tuple[ray.ObjectRef, Call]] = field(default_factory=deque)
     room: int = 1
 
     def give(self, call: Call) -> None:
-        call.answer = self.actor.answer.remote(call.job, call.payload, call.state)
-        self.calls.append(call)
+        self.calls.append((self.actor.answer.remote(call.job, call.payload, call.state), call))
 
 
 class RayEngine:
@@ -170,7 +168,7 @@ class RayEngine:
                     yield Answer(job, error=one_line(error), disk_failed=True)
             if worker.calls:
                 # An actor answers in order.
-                busy[worker.calls[0].answer] = worker
+                busy[worker.calls[0][0]] = worker
 
         for worker in self._workers:
             yield from fill(worker)
@@ -197,18 +195,19 @@ class RayEngine:
     def _receive(self, worker: Worker) -> tuple[Answer | None, Worker]:
         """A worker's answer. A worker that died is replaced and its job given once more, for it may have been killed
         from outside; a job that a second worker dies of is the client's failure."""
-        call = worker.calls.popleft()
+        answer, call = worker.calls.popleft()
         try:
-            return self._kept(call.job, ray.get(call.answer)), worker
+            return self._kept(call.job, ray.get(answer)), worker
         except RayError as error:
             with contextlib.suppress(RayError):
                 ray.kill(worker.actor)
             fresh = self._start()
             self._workers[self._workers.index(worker)] = fresh
-            again = [*worker.calls] if call.died else [call, *worker.calls]
             failed = Answer(call.job, error=f"the worker process died ({one_line(error)})") if call.died else None
-            call.died = True
-            for waiting in again:
+            if failed is None:
+                call.died = True
+                fresh.give(call)
+            for _, waiting in worker.calls:
                 fresh.give(waiting)
             return failed, fresh
 
@@ -220,12 +219,14 @@ class RayEngine:
             )
         begin = time.perf_counter()
         try:
-            version = job.state if reply.state is None else self._site._keep(reply.state.tobytes(), job)
-            path, offset = self._site._post(reply.reply.tobytes(), job)
+            version = job.state if reply.state is None else self._site.keep(reply.state.tobytes(), job)
+            with open(self._site.spool / f"up-{job.step.index}-{job.kind}-ray", "ab") as file:
+                offset = file.tell()
+                file.write(reply.reply.data)
         except OSError as error:
             return Answer(job, error=str(error), disk_failed=True)
         seconds = reply.seconds + time.perf_counter() - begin
-        return Answer(job, path, offset, len(reply.reply), seconds, version, reply.notes)
+        return Answer(job, file.name, offset, len(reply.reply), seconds, version, reply.notes)
 
     def close(self) -> None:
         for worker in self._workers:
@@ -234,7 +235,6 @@ class RayEngine:
         self._workers = []
         self._payloads = {}
         self._connection.close()
-        self._site.close()
         torch.set_num_threads(self._threads)
         torch.set_flush_denormal(False)
 
@@ -273,9 +273,9 @@ def unpacked(home: dict[str, Any]) -> Site:
     with warnings.catch_warnings():
         # The arrays cannot be written to, and nobody does.
         warnings.filterwarnings("ignore", message=".*not writable.*")
-        tensors = {name: torch.from_numpy(array) for name, array in home["arrays"].items()}
+        fields = about | {name: torch.from_numpy(array) for name, array in home["arrays"].items()}
     nowhere = Path(os.devnull)
-    return Site(Dataset(**about, **tensors), split, data, method, task, seed, nowhere, nowhere)
+    return Site(Dataset(**fields), split, data, method, task, seed, nowhere, nowhere)
 
 
 def decoded(array: np.ndarray) -> Payload:

@@ -70,6 +70,8 @@ SOURCES = "sources/all"
 SIDES = ("sources", "newcomer")
 NEVER = 10**9
 """A round that no run comes to."""
+FEWEST_INPUTS = 10
+"""No mean of inputs leaves a client that is of fewer samples, whatever `min_count` says: of one, it is that sample."""
 
 
 @METHODS.add("gains")
@@ -92,7 +94,11 @@ class Gains(FedAvg):
         t_f: float = Field(0.154, ge=0, description="T_F with rule=fixed: above it is new knowledge")
         t_c: float = Field(0.25, ge=0, description="T_C with rule=fixed: above it are new classes")
         probes: int = Field(256, ge=1, description="samples that models are compared on")
-        min_count: int = Field(10, ge=1, description="source clients send no means of classes with fewer samples")
+        min_count: int = Field(
+            10,
+            ge=1,
+            description="source clients send no means of classes with fewer samples; of inputs, never below 10",
+        )
         synonym: float = Field(0.05, ge=0, description="a declared class nearer to a known one may be the same")
         sources: Literal["samples", "equal"] = Field(
             "samples", description="contributions are 1/(1+Diff), times the clients' samples or not"
@@ -218,7 +224,10 @@ class Gains(FedAvg):
         return super().local(payload, client, rng)
 
     def declare(self, payload: Payload, client: Client) -> Payload:
-        """Where a client's classes lie; the newcomer's are all that it has labels of, known or not."""
+        """Where a client's classes lie; the newcomer's are all that it has labels of, known or not.
+
+        Means of inputs are only of classes with ten samples or more, since a mean of few shows each of them.
+        """
         model = client.task.network(payload.group("model"), self.outputs(len(client.classes)), self.bias)
         if client.name == payload.info["newcomer"]:
             # JSON sorts names, and rows must go with them.
@@ -234,7 +243,7 @@ class Gains(FedAvg):
         reply = Payload(info={"samples": len(client.train), "own_shift": spread})
         reply.put("classes", train.tensors())
         if payload.info["probes"]:
-            reply.put("moments", class_moments(client.train, count, self.params.min_count))
+            reply.put("moments", class_moments(client.train, count, max(FEWEST_INPUTS, self.params.min_count)))
         return reply
 
     def show(self, payload: Payload, client: Client, rng: Rng) -> Payload:
