@@ -33,7 +33,7 @@ MARK = "FEDWILD_RAY"
 LONGEST_PARENT = 30
 DIAL_SECONDS = 5.0
 # Within this, a cluster has answered, or we say that there is none.
-JOIN_SECONDS = 15.0
+JOIN_SECONDS = 12.0
 END_SECONDS = 60.0
 # After a kill, a process may just have been started and not yet have its environment: it is waited for.
 QUIET_AFTER_KILL, QUIET_AFTER_CLOSE = 2.0, 0.2
@@ -96,7 +96,7 @@ def start(workers: int, store: int) -> subprocess.Popen[bytes]:
                 _temp_dir=folder,
             )
     except BaseException as error:
-        dismiss(watchdog)
+        Connection(watchdog=watchdog).close()
         if isinstance(error, Exception):
             raise UserError(f"engine.name = 'ray': Ray cannot be started here: {one_line(error)}") from error
         raise
@@ -202,7 +202,8 @@ def try_to_join(address: str) -> int:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:
-        print(one_line(error.__cause__ or error))
+        # What Ray advises after its first sentence is for users of Ray.
+        print(one_line(error.__cause__ or error).partition(". ")[0])
         return 1
     return 0
 

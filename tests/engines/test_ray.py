@@ -1,0 +1,341 @@
+"""The Ray engine: the local engine's bits, failures that stay a client's, and a Ray that never outlives its run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from fedwild.classes import ClassRegistry
+from fedwild.config import EngineSettings
+from fedwild.data import Dataset, Split
+from fedwild.engines import ray_cluster
+from fedwild.engines.base import Answer, Job
+from fedwild.engines.choice import engine_of
+from fedwild.engines.site import Site, state_file
+from fedwild.errors import UserError
+from fedwild.experiment import Experiment
+from fedwild.federation import Federation
+from fedwild.payload import Payload
+from fedwild.protocol import Server, Step
+from fedwild.rng import Rng
+from fedwild.runs.events import read_events
+from fedwild.runs.folder import RunFolder
+from tests.conftest import TINY, Cli
+from tests.methods.by_hand import WITH_NORMS
+from tests.tiny import even_shares, model_bytes, run_experiment, run_tiny, split_by, tiny_dataset, tiny_experiment
+
+ray = pytest.importorskip("ray", reason="needs fedwild[ray]")
+
+from fedwild.engines.ray import RayEngine  # noqa: E402  (not without Ray)
+
+LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+# Processes are slow to end where machines are busy; elsewhere nothing takes a tenth of this.
+PATIENCE = 60.0
+
+
+@pytest.fixture(scope="module")
+def private() -> Iterator[str]:
+    """A Ray of our own that all engines here find and leave alone; gives its folder. In the end, nothing is left."""
+    environment, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
+    connection = ray_cluster.connect(None, 2, 10**6)
+    changed = {key for key in os.environ if environment.get(key) != os.environ[key]}
+    assert changed <= {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"}
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert connection.watchdog is not None
+    folder = psutil.Process(connection.watchdog.pid).cmdline()[-2]
+    yield folder
+    family = psutil.Process().children(recursive=True)
+    assert len(family) > 3
+    connection.close()
+    assert living(family) == []
+    assert ray_cluster.marked_processes(folder) == []
+    assert not Path(folder).exists()
+
+
+def living(processes: list[Any]) -> list[Any]:
+    """Those that have not ended."""
+    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def until(true: Callable[[], Any]) -> bool:
+    """Wait for something to become true."""
+    end = time.monotonic() + PATIENCE
+    while not true() and time.monotonic() < end:
+        time.sleep(0.05)
+    return bool(true())
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return tiny_dataset(classes=3, per_class=24)
+
+
+@pytest.fixture(scope="module")
+def split(data: Dataset) -> Split:
+    rows = even_shares(data, 3, 1)[0]
+    return split_by(data, 3, [rows[:20], rows[20:44], rows[44:]])
+
+
+# --- the same bits ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedov", "fedoss"])
+def test_model_and_figures_are_the_local_engines(
+    method: str, private: str, data: Dataset, split: Split, tmp_path: Path
+) -> None:
+    threads = torch.get_num_threads()
+    local = run_tiny(tmp_path / "local", method, data, split)
+    result = run_tiny(tmp_path / "ray", method, data, split, {"engine": {"name": "ray", "workers": 2}})
+    assert model_bytes(tmp_path / "ray") == model_bytes(tmp_path / "local")
+    for figures in ("metrics", "by", "thresholds", "bytes_up", "bytes_down"):
+        assert repr(result[figures]) == repr(local[figures])
+    assert not list((tmp_path / "ray").glob(".spool*"))
+    assert ray.is_initialized()
+    assert torch.get_num_threads() == threads
+    assert float(torch.tensor(1e-40) * 1) > 0  # denormal numbers are not flushed any more
+
+
+@pytest.mark.parametrize("first", ["ray", "local"])
+def test_a_run_goes_on_with_the_other_engine(
+    first: str, private: str, data: Dataset, split: Split, tmp_path: Path
+) -> None:
+    """FedBN's clients keep states: files of the run folder, whichever engine runs."""
+
+    class Stop(Exception):
+        pass
+
+    def stopping(event: dict[str, Any]) -> None:
+        if event["event"] == "round-start" and event["index"] == 1:
+            raise Stop
+
+    def experiment(engine: str) -> Experiment:
+        settings = {"engine": {"name": engine, "workers": 1 if engine == "ray" else 0}}
+        return tiny_experiment("fedbn", data, split, {**WITH_NORMS, **settings})
+
+    def states(run: str) -> dict[str, bytes]:
+        folder = tmp_path / run / "clients"
+        return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*.*")}
+
+    run_experiment(tmp_path / "whole", experiment("local"))
+    with pytest.raises(Stop):
+        run_experiment(tmp_path / "pieces", experiment(first), stopping)
+    other = {"ray": "local", "local": "ray"}[first]
+    Federation(experiment(other), RunFolder.open(tmp_path / "pieces")).run()
+    assert model_bytes(tmp_path / "pieces") == model_bytes(tmp_path / "whole")
+    assert len(states("whole")) == 6
+    assert states("pieces") == states("whole")
+
+
+# --- failures -----------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_raises_is_reported_and_the_round_goes_on(private: str, data: Dataset, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 2))
+    settings = {"engine": {"name": "ray", "workers": 1}}
+    run_tiny(tmp_path / "run", "tests.sketches:Mischief", data, split, settings)
+    events = read_events(tmp_path / "run" / "events.jsonl")
+    failed = [event for event in events if event["event"] == "client-failed"]
+    assert {event["client"] for event in failed} == {"client-01"}
+    assert "ZeroDivisionError" in failed[0]["reason"]
+    assert "1 / 0" in failed[0]["traceback"]
+    assert [event["participants"] for event in events if event["event"] == "round"] == [["client-00"]] * 2
+
+
+class Desk:
+    """Mischievous clients, of which client-00 is honest, and an engine to ask them by hand."""
+
+    def __init__(self, data: Dataset, folder: Path) -> None:
+        split = split_by(data, 2, even_shares(data, 2, 6))
+        experiment = tiny_experiment("tests.sketches:Mischief", data, split)
+        states, spool = folder / "states", folder / "spool"
+        spool.mkdir()
+        method, task = experiment.method, experiment.task
+        self.site = Site(data, split, experiment.config.data, method, task, 0, states, spool)
+        classes = ClassRegistry.of(split.known)
+        self.server = Server(task, classes, Step("train", 0, 0), Rng(0), tuple(c.name for c in split.clients))
+        method.start(self.server)
+        self.engine = RayEngine(self.site, 0, None)
+
+    def job(self, client: str, file: str = "down", state: int | None = None) -> Job:
+        path = self.site.spool / file
+        if not path.exists():
+            self.site.method.send(self.server, client).write(path)
+        return Job("local", self.server.step, str(path), client, self.server.classes.names, state)
+
+    def ask(self, *jobs: Job, started: Callable[[Job], None] = lambda job: None) -> list[Answer]:
+        return list(self.engine.run(jobs, started))
+
+
+@pytest.fixture(scope="module")
+def desk(private: str, data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    desk = Desk(data, tmp_path_factory.mktemp("desk"))
+    yield desk
+    desk.engine.close()
+
+
+def actors(folder: str) -> list[int]:
+    """The processes of a Ray that are actors of ours."""
+    title = "ray::ClientActor"
+    return [p for p in ray_cluster.marked_processes(folder) if psutil.Process(p).cmdline()[0].startswith(title)]
+
+
+def test_with_no_workers_there_is_one_actor_and_it_answers_as_a_site_does(private: str, desk: Desk) -> None:
+    assert until(lambda: len(actors(private)) == 1)
+    jobs = [desk.job("client-00"), desk.job("client-08", "own") if False else desk.job("client-00", "own")]
+    here = [desk.site.execute(job) for job in jobs]
+    there = desk.ask(*jobs)
+    desk.site.close()
+    assert [Path(str(answer.path)).name for answer in there] == ["up-0-local-ray"] * 2
+    assert [answer.offset for answer in there] == [0, there[0].size]
+    assert [a.read().encode() for a in there] == [a.read().encode() for a in here]
+    assert all(answer.seconds > 0 and answer.error is None for answer in there)
+
+
+def test_a_payload_is_put_once_and_let_go_with_its_file(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    put = ray.put
+    monkeypatch.setattr(ray, "put", lambda array: [sizes.append(array.nbytes), put(array)][1])
+    desk.ask(*(desk.job("client-00", file) for file in ("first", "first", "second", "first", "second")))
+    files = [desk.site.spool / name for name in ("first", "second", "third")]
+    assert sizes == [file.stat().st_size for file in files[:2]]
+    files[0].unlink()
+    desk.ask(desk.job("client-00", "third"))
+    assert len(sizes) == 3
+    assert str(files[0]) not in desk.engine._payloads
+    assert {str(file) for file in files[1:]} <= desk.engine._payloads.keys()
+
+
+def test_trouble_with_files_is_not_the_clients_fault(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, cut = desk.job("client-00", "gone"), desk.job("client-00", "cut")
+    Path(gone.payload).unlink()
+    Path(cut.payload).write_bytes(Path(cut.payload).read_bytes()[:-1])
+    missing, damaged = desk.job("client-00", state=3), desk.job("client-00", state=4)
+    file = state_file(desk.site.states, "client-00", 4)
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"not a state")
+    answers = {answer.job: answer for answer in desk.ask(gone, cut, missing, damaged)}
+    assert all(answer.disk_failed and answer.traceback is None for answer in answers.values())
+    assert "gone" in str(answers[gone].error)
+    assert "cut short" in str(answers[cut].error)
+    assert "000003" in str(answers[missing].error)
+    job = desk.job("client-00")
+    monkeypatch.setattr(desk.site, "spool", desk.site.spool / "full")
+    (answer,) = desk.ask(job)
+    assert answer.disk_failed
+    assert "up-0-local-ray" in str(answer.error)
+
+
+def test_an_actor_killed_from_outside_is_replaced_and_its_job_done(private: str, desk: Desk) -> None:
+    victims: list[int] = []
+
+    def kill(job: Job) -> None:
+        if not victims:
+            assert until(lambda: len(actors(private)) == 1)
+            victims.extend(actors(private))
+            os.kill(victims[0], signal.SIGKILL)
+
+    jobs = [desk.job("client-00"), desk.job("client-01"), desk.job("client-00", "again")]
+    answers = {answer.job: answer for answer in desk.ask(*jobs, started=kill)}
+    assert len(answers) == 3
+    assert answers[jobs[0]].read().encode() == desk.site.execute(jobs[0]).read().encode()
+    assert "ZeroDivisionError" in str(answers[jobs[1]].error)
+    assert until(lambda: len(actors(private)) == 1)
+    assert actors(private) != victims
+
+
+def test_a_job_that_two_actors_die_of_is_the_clients_failure(desk: Desk) -> None:
+    jobs = [desk.job("client-05"), desk.job("client-00")]
+    answers = {answer.job: answer for answer in desk.ask(*jobs)}
+    assert "the worker process died" in str(answers[jobs[0]].error)
+    assert not answers[jobs[0]].disk_failed
+    assert answers[jobs[1]].error is None
+
+
+def test_a_worker_that_cannot_start_is_one_sentence(private: str, data: Dataset, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 2))
+    experiment = tiny_experiment("fedavg", data, split)
+    experiment.method.__dict__["bomb"] = Bomb()
+    site = Site(data, split, experiment.config.data, experiment.method, experiment.task, 0, tmp_path, tmp_path)
+    with pytest.raises(UserError, match=r"^engine.name = 'ray': a worker cannot start: .*no such thing there.*$"):
+        RayEngine(site, 1, None)
+
+
+class Bomb:
+    """Comes out of no pickle."""
+
+    def __reduce__(self) -> Any:
+        return exploding, ()
+
+
+def exploding() -> None:
+    raise ModuleNotFoundError("no such thing there")
+
+
+# --- Ray itself ---------------------------------------------------------------------------------------------
+
+
+def test_nothing_listens_beyond_this_machine(private: str, desk: Desk) -> None:
+    processes = [psutil.Process(), *map(psutil.Process, ray_cluster.marked_processes(private))]
+    listening = [c for p in processes for c in p.net_connections() if c.status == psutil.CONN_LISTEN]
+    assert len(listening) > 3
+    assert {connection.laddr.ip for connection in listening} <= LOOPBACK
+
+
+def test_nobody_at_the_address_is_one_sentence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    begin = time.monotonic()
+    ours = ("--set", "engine.name=ray", "--set", "engine.address=127.0.0.1:1")
+    outcome = cli("run", *TINY, "--quiet", *ours)
+    assert time.monotonic() - begin < 15
+    assert outcome.code == 2
+    (line,) = outcome.err.splitlines()
+    assert line.startswith("error: engine.address = '127.0.0.1:1': nothing listens there")
+    assert f"Ray {ray.__version__}" in line
+
+
+@pytest.mark.parametrize("address", ["ray://127.0.0.1:10001", "somewhere", ":6379", "here:there"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(UserError, match=r"this is no address. It must be auto, or HOST:PORT"):
+        ray_cluster.join(address)
+
+
+@pytest.fixture
+def listener() -> Iterator[str]:
+    """An address where something listens that is no Ray."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_whoever_does_not_speak_ray_is_not_waited_for(listener: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "JOIN_SECONDS", 2.0)
+    with pytest.raises(UserError, match="no Ray answers there"):
+        ray_cluster.join(listener)
+
+
+def test_another_version_is_named(listener: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    says = "print('Version mismatch: The cluster was started with: Ray: 1.0'); raise SystemExit(1)"
+    monkeypatch.setattr(ray_cluster, "here", lambda *arguments: [sys.executable, "-c", says])
+    with pytest.raises(UserError, match=rf"with: Ray: 1.0. It must be .* Ray {ray.__version__} and Python"):
+        ray_cluster.join(listener)
+
+
+def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "fedwild.engines.ray")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"pip install 'fedwild\[ray\]'"):
+        engine_of(EngineSettings(name="ray"))
