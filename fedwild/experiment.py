@@ -96,6 +96,7 @@ def assembled(config: Config, dataset: Dataset, split: Split, notes: tuple[str, 
     task = Task(dataset.input_shape, config.model.name, config.model.params.model_dump(), usable_device(config))
     network = built(task, max(2, len(split.known)))
     method = config.make_method()
+    check_embedding(method, network, config.model.name)
     arrivals_of({**method.arrivals(split.newcomers), **config.federation.arrivals}, steps_of(method))
     method.check_network(network)
     if "objective" in method.composes:
@@ -189,6 +190,15 @@ def check_public(config: Config, split: Split) -> None:
         raise UserError(
             f"method.name = {name!r} needs public unlabelled data, and there is none: set data.public=0.1 for a tenth "
             "of the training samples, or data.public_from=test for half of the test samples."
+        )
+
+
+def check_embedding(method: Method, network: Network, name: str) -> None:
+    """Refuse a network whose embeddings are the samples themselves where clients would send them."""
+    if method.sends_embeddings and all(key.startswith("head.") for key, _ in network.named_parameters()):
+        raise UserError(
+            f"model.name = {name!r} is not allowed with method {method.name!r}: clients send embeddings, and without "
+            "layers before the head these are their samples."
         )
 
 

@@ -250,6 +250,8 @@ class Method(ABC):
     """Whether each client has a predictor of its own."""
     starts_from: ClassVar[bool] = False
     """Whether `start` can begin with another run's global model, as `initial_weights` does."""
+    sends_embeddings: ClassVar[bool] = False
+    """Whether clients send embeddings or means of them; the network must then have layers that make some of samples."""
     needs_public: ClassVar[bool] = False
     """Whether the server must have public unlabelled data."""
     grows: ClassVar[bool] = False

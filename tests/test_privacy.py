@@ -20,12 +20,16 @@ import torch
 from torch import Tensor, nn
 
 from fedwild.adaptation.probes import class_moments
+from fedwild.api import configure
 from fedwild.corrections import CORRECTIONS
 from fedwild.data import ClientSplit, Dataset, DataSettings, Samples, Split, samples_of
 from fedwild.discovery import ESTIMATORS
 from fedwild.discretion import told_outside
+from fedwild.errors import UserError
+from fedwild.experiment import check_embedding
 from fedwild.methods import METHODS, gains
 from fedwild.methods.fedavg import FedAvg
+from fedwild.models import build
 from fedwild.objectives import OBJECTIVES
 from fedwild.payload import Payload
 from fedwild.protocol import Client
@@ -556,3 +560,13 @@ def test_known_limit_embeddings_of_a_network_without_layers_before_its_head_are_
 ) -> None:
     run_at_sites(tmp_path / "run", data, method, f"{__name__}:{without_a_body.__name__}")
     assert any(f"in tensor {tensor!r}" in place for place in found(heard, searches))
+
+
+@pytest.mark.parametrize("method", ["fedproto", "gal", "gains", "fedoss-paper"])
+def test_such_a_network_is_refused_where_embeddings_are_sent(method: str) -> None:
+    config = configure({"method": {"name": method}})
+    network = build(f"{__name__}:{without_a_body.__name__}", (1, 8, 8), 3)
+    with pytest.raises(UserError, match="without layers before the head these are their samples"):
+        check_embedding(config.make_method(), network, "mine")
+    check_embedding(config.make_method(), build("mlp", (1, 8, 8), 3), "mlp")
+    check_embedding(configure({}).make_method(), network, "mine")

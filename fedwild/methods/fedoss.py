@@ -124,6 +124,7 @@ class FedOSS(Method):
     """Open set synthesis: virtual unknown samples from client discrepancy, shared as Gaussians."""
 
     Params = FedOSSParams
+    sends_embeddings = True
     composes = ("correction", "score")
     parts = {"score": {"name": "proser", "temperature": 1.0}}
     starts_from = True

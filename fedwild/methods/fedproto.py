@@ -50,6 +50,7 @@ class FedProto(FedAvg):
             "prototypes", description="the class of the nearest prototype, or what the client's own head says"
         )
 
+    sends_embeddings = True
     personal = True
     params: Params
 

@@ -120,6 +120,7 @@ class Gains(FedAvg):
             None, ge=0, le=1, description="go back to before if source accuracy falls by more (validation samples)"
         )
 
+    sends_embeddings = True
     grows = True
     digits = {
         "data": {"known": 6, "newcomers": {"newcomer": {"name": "digits", "classes": ["6", "7"]}}},

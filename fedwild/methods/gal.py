@@ -108,6 +108,7 @@ class GAL(FedAvg):
             description="share of known validation samples that novel rows may not win over; 0: plain argmax",
         )
 
+    sends_embeddings = True
     composes = ("objective", "correction", "score", "estimator")
     parts = {"objective": {"name": "prototype-contrast", "balanced": True}}
     digits = {
