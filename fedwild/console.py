@@ -94,7 +94,7 @@ class RunDisplay:
         self._say(f"waiting for {count(event['sites'], 'site')}")
 
     def _on_site(self, event: dict[str, Any]) -> None:
-        self._say(f"  {event['client']} is there: {event['samples']} samples")
+        self._say(f"  {event['client']} is there: {event['samples']} samples, torch {event['torch']}")
 
     def _on_site_left(self, event: dict[str, Any]) -> None:
         self._say(f"  {event['client']} is not connected any more")

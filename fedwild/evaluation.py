@@ -58,8 +58,14 @@ class Examiner:
         """Set the thresholds on these clients' validation samples, unless those that the server has are to stay."""
         if self.keep_thresholds:
             return
+        fixed = self.method.threshold()
+        if fixed is not None:
+            # Nobody need be asked.
+            whose = names if self.method.is_personal(server) else [EVERYONE]
+            server.thresholds = dict.fromkeys(sorted(whose), fixed)
+            return
         scores = validation_scores(self.run, server, snapshot, states, names)
-        set_thresholds(self.method, server, scores, self.accept)
+        set_thresholds(server, scores, self.accept, self.method.is_personal(server))
 
     def common_outcome(self, server: Server, snapshot: str, states: dict[str, int]) -> Outcome:
         """The answers of the predictor that all clients share, on the test set, decided at a threshold set anew."""
@@ -195,17 +201,16 @@ def validation_scores(
     return scores
 
 
-def set_thresholds(method: Method, server: Server, scores: dict[str, np.ndarray], accept: float) -> None:
-    """Set the thresholds: the method's own, or those that accept the asked share of validation samples."""
-    if method.is_personal(server):
+def set_thresholds(server: Server, scores: dict[str, np.ndarray], accept: float, personal: bool) -> None:
+    """Set the thresholds, everybody's or each client's own, that accept the asked share of validation samples."""
+    if personal:
         groups = {name: [values] for name, values in sorted(scores.items())}
     else:
         groups = {EVERYONE: [scores[name] for name in sorted(scores)]}
-    fixed = method.threshold()
     server.thresholds = {}
     for name, members in groups.items():
         pooled = np.concatenate([np.empty(0), *members])
-        server.thresholds[name] = threshold_at_acceptance(pooled, accept) if fixed is None else fixed
-        if fixed is None and not len(pooled):
+        server.thresholds[name] = threshold_at_acceptance(pooled, accept)
+        if not len(pooled):
             whose = "anyone" if name == EVERYONE else name
             server.note(f"no validation samples for {whose}: the threshold accepts everything")

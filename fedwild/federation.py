@@ -42,7 +42,7 @@ class Ledger:
     bytes_down: int = 0
     seconds: float = 0.0
     joined: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The clients that came when the run was under way: since which round, and whether to be welcomed first."""
+    """The clients that came when the run was under way: since which round, who, and whether to be welcomed first."""
     evaluation: Evaluation | None = None
 
 
@@ -274,11 +274,12 @@ class Federation:
         here = self._engine.present()
         for name in sorted((here or {}).keys() - set(self._names)):
             assert here is not None
-            ledger.joined[name] = {"since": step.index, "newcomer": here[name].newcomer}
+            who = here[name]
+            ledger.joined[name] = {"since": step.index, "newcomer": who.newcomer, "identity": who.identity}
             self._enrol(name, ledger)
             server.newcomers = self._newcomers(ledger)
-            about = {"samples": here[name].samples, "classes": list(here[name].classes)}
-            self._tell("join", index=step.index, client=name, newcomer=here[name].newcomer, **about)
+            about = {"newcomer": who.newcomer, "samples": who.samples, "classes": list(who.classes)}
+            self._tell("join", index=step.index, client=name, **about)
         arrived = [name for name in self._names if self._arrivals.get(name, self._first) <= step.index]
         if here is None:
             return arrived

@@ -95,6 +95,8 @@ class Presence:
     samples: int
     newcomer: bool = False
     """Whether it is no member yet, but someone to be welcomed."""
+    identity: str = ""
+    """Tells it from anybody else of its name."""
 
 
 class Engine(Protocol):

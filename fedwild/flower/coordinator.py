@@ -128,13 +128,21 @@ def resume_over(courier: Courier, run: Run, experiment: Experiment, listener: Li
     """The same with a courier that is there."""
     facts = run.folder.facts()
     roster = Roster(courier, run.config, listener)
-    roster.bind(facts.get("identities", {}))
+    roster.bind(identities_of(run))
     roster.shape = experiment.task.input_shape
     names = {client.name for client in experiment.split.clients} - set(experiment.split.newcomers)
     listener({"event": "waiting", "sites": len(names)})
     await_members(roster, names, (), run.config.engine.wait)
     connect = over(courier, roster, run.config, str(facts["id"]))
     Federation(experiment, run.folder, listener, connect).run()
+
+
+def identities_of(run: Run) -> dict[str, str]:
+    """Who had which name in a run: those it began with, and those who joined."""
+    checkpoint = run.folder.last_checkpoint()
+    joined = checkpoint.info["ledger"].get("joined", {}) if checkpoint else {}
+    began: dict[str, str] = run.folder.facts().get("identities", {})
+    return {**began, **{name: row["identity"] for name, row in joined.items()}}
 
 
 def run_in_server_app(courier: Courier, config_file: Path, out: str) -> None:

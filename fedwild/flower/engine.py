@@ -54,7 +54,7 @@ class FlowerEngine:
         """The sites that are connected; too few are waited for."""
         self._roster.gather(lambda: len(self._roster.seats) >= self._min_clients, self._settings.wait)
         return {
-            name: Presence(name, seat.facts.classes, seat.facts.samples, self._is_newcomer(name))
+            name: Presence(name, seat.facts.classes, seat.facts.samples, self._is_newcomer(name), seat.identity)
             for name, seat in self._roster.seats.items()
         }
 

@@ -18,19 +18,26 @@ class GridCourier:
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
+        self._unsent: set[str] = set()
 
     def nodes(self) -> list[Node]:
         return [Node(info.node_id, info.name) for info in self._grid.get_nodes()]
 
     def send(self, node: int, letter: Letter) -> str:
         message = Message(record_of(letter), dst_node_id=node, message_type=MessageType.QUERY)
-        (sent,) = self._grid.push_messages([message])
-        if not sent:
-            raise ConnectionError(f"Flower did not take a letter for node {node}")
-        return str(sent)
+        sent = [key for key in self._grid.push_messages([message]) if key]
+        if sent:
+            return str(sent[0])
+        # The node left a moment ago; whoever asks for an answer is told so.
+        key = f"unsent-{node}-{len(self._unsent)}"
+        self._unsent.add(key)
+        return key
 
     def collect(self, ids: Iterable[str]) -> list[Delivery]:
-        return [self._delivery(message) for message in self._grid.pull_messages(list(ids))]
+        asked = list(ids)
+        lost = [Delivery(key, error="its site is not connected any more") for key in asked if key in self._unsent]
+        sent = [key for key in asked if key not in self._unsent]
+        return lost + [self._delivery(message) for message in (self._grid.pull_messages(sent) if sent else [])]
 
     @staticmethod
     def _delivery(message: Message) -> Delivery:

@@ -109,7 +109,8 @@ class Roster:
         self.seats[facts.name] = Seat(node, identity, facts)
         self._identities[facts.name] = identity
         if known is None:
-            self._listener({"event": "site", "client": facts.name, "samples": facts.samples})
+            about = {"samples": facts.samples, "torch": str(delivery.letter.head.get("torch"))[:40]}
+            self._listener({"event": "site", "client": facts.name, **about})
 
     def _check(self, node: Node, identity: str, facts: SiteFacts) -> None:
         """Refuse a site that is not who it says, or that does not fit."""

@@ -12,7 +12,7 @@ from fedwild.data import ClassRoles, Split, check_names
 from fedwild.errors import UserError
 from fedwild.experiment import Experiment, assembled
 from fedwild.federation import Listener
-from fedwild.flower.coordinator import await_members, new_history, over
+from fedwild.flower.coordinator import await_members, identities_of, new_history, over
 from fedwild.flower.courier import Courier
 from fedwild.flower.link import connected
 from fedwild.flower.roster import Roster
@@ -33,7 +33,7 @@ def welcome_over(courier: Courier, source: Run, name: str, config: Config, out: 
     if name in names:
         raise UserError(f"--client {name!r} is a member of {str(source.path)!r} already.")
     roster = Roster(courier, config, listener)
-    roster.bind(source.folder.facts().get("identities", {}))
+    roster.bind(identities_of(source))
     roster.shape = source.input_shape
     listener({"event": "waiting", "sites": len(names) + 1})
     await_members(roster, names, (name,), config.engine.wait)

@@ -364,13 +364,13 @@ def test_of_a_killed_run_nothing_is_left_and_its_own_method_was_found(tmp_path: 
         family = psutil.Process(driver.pid).children(recursive=True)
         (folder,) = short_folder.glob("fw-*")
         marked = ray_cluster.marked_processes(str(folder))
+        (watchdog,) = [process for process in living(family) if process.pid not in marked]
+        assert "fedwild.engines.ray_cluster" in watchdog.cmdline()
     finally:
         driver.kill()
         driver.wait()
     assert len(rounds()[0]["participants"]) == 2
-    # All of the family but the watchdog carries the mark.
     assert len(marked) > 5
-    assert len({process.pid for process in family} - {*marked}) == 1
     assert until(lambda: not living(family))
     assert until(lambda: not folder.exists())
     assert ray_cluster.marked_processes(str(folder)) == []

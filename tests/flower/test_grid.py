@@ -1,0 +1,82 @@
+"""The courier over Flower's Grid, with a grid that keeps its messages in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs fedwild[flower]")
+
+from flwr.app import Error, Message
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedwild.flower.courier import Node
+from fedwild.flower.grid import GridCourier
+from fedwild.flower.letters import Letter
+from fedwild.flower.records import letter_in, record_of
+
+
+@pytest.fixture(autouse=True)
+def inside_a_server_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages are made only by a process that Flower has told which one it is."""
+    for field in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, field, 1)
+
+
+class Info:
+    """What Flower tells of a node."""
+
+    node_id, name = 5, "hospital-a"
+
+
+class MemoryGrid:
+    """Takes messages for node 5 and answers them; node 6 fails, node 7 is unknown."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.replies: dict[str, Any] = {}
+
+    def get_nodes(self) -> list[Info]:
+        return [Info()]
+
+    def push_messages(self, messages: list[Message]) -> list[str | None]:
+        (message,) = messages
+        if message.metadata.dst_node_id == 7:
+            return [None]
+        key = f"message-{len(self.replies)}"
+        message.metadata.__dict__["_message_id"] = key
+        if message.metadata.dst_node_id == 6:
+            self.replies[key] = Message(Error(code=1, reason="node unavailable"), reply_to=message)
+        else:
+            echo = Letter({"echo": letter_in(message.content).head}, letter_in(message.content).body)
+            self.replies[key] = Message(record_of(echo), reply_to=message)
+        return [key]
+
+    def pull_messages(self, ids: list[str]) -> list[Message]:
+        self.asked.append(ids)
+        return [self.replies[key] for key in ids]
+
+
+def test_letters_go_to_nodes_and_answers_come_back_by_id() -> None:
+    courier = GridCourier(MemoryGrid())  # type: ignore[arg-type]
+    assert courier.nodes() == [Node(5, "hospital-a")]
+    key = courier.send(5, Letter({"kind": "job"}, b"body"))
+    (delivery,) = courier.collect([key])
+    assert (delivery.id, delivery.letter) == (key, Letter({"echo": {"kind": "job"}}, bytearray(b"body")))
+
+
+def test_a_node_that_failed_is_an_error_and_no_end() -> None:
+    courier = GridCourier(MemoryGrid())  # type: ignore[arg-type]
+    (delivery,) = courier.collect([courier.send(6, Letter({}))])
+    assert delivery.letter is None
+    assert "node unavailable" in str(delivery.error)
+
+
+def test_a_letter_that_flower_does_not_take_is_an_error_and_no_end() -> None:
+    grid = MemoryGrid()
+    courier = GridCourier(grid)  # type: ignore[arg-type]
+    lost, sent = courier.send(7, Letter({})), courier.send(5, Letter({}))
+    deliveries = {delivery.id: delivery.error for delivery in courier.collect([lost, sent])}
+    assert deliveries == {lost: "its site is not connected any more", sent: None}
+    assert grid.asked == [[sent]]
