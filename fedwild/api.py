@@ -26,7 +26,7 @@ from fedwild import naming
 from fedwild.classes import UNKNOWN_NAME, ClassEntry
 from fedwild.config import Config, changes, read_toml, resolve, setting_layers
 from fedwild.data import Samples, Split
-from fedwild.engines.choice import Connect
+from fedwild.engines.choice import Connect, engine_of
 from fedwild.engines.local import LocalEngine
 from fedwild.engines.site import Site, embed, predict, state_file
 from fedwild.errors import UserError
@@ -370,6 +370,7 @@ def begin(
     than the settings name.
     """
     config = experiment.config
+    connect = connect or engine_of(config.engine)
     names = "+".join(Path(name).stem for name in config.data.names)
     stem = re.sub(r"[^\w.+-]+", "_", f"{config.method.name}-{names}")
     facts = {

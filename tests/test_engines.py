@@ -53,7 +53,7 @@ def cluster() -> Iterator[None]:
     pytest.importorskip("ray", reason="needs fedwild[ray]")
     from fedwild.engines.ray_cluster import connect
 
-    connection = connect(None, 2)
+    connection = connect(None, 2, 0)
     yield
     connection.close()
 

@@ -15,10 +15,12 @@ Connect = Callable[[Site], Engine]
 
 
 def engine_of(settings: EngineSettings) -> Connect:
-    """How to make the engine, once the data is there."""
+    """How to make the engine, once the data is there; what cannot be had shows now."""
     workers = worker_count(settings.workers)
     if settings.name == "ray":
         from fedwild.engines.ray import RayEngine
+        from fedwild.engines.ray_cluster import check_address
 
+        check_address(settings.address)
         return lambda site: RayEngine(site, workers, settings.address)
     return lambda site: LocalEngine(site, workers)

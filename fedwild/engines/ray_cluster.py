@@ -156,12 +156,17 @@ def loopback() -> Iterator[None]:
 # --- a cluster that is there already ------------------------------------------------------------------------
 
 
+def check_address(address: str | None) -> None:
+    """Refuse an address where nothing listens."""
+    if address is not None and address != "auto":
+        dial(address)
+
+
 def join(address: str) -> None:
     """Connect to the cluster at an address, or say within seconds why not."""
     import ray
 
-    if address != "auto":
-        dial(address)
+    check_address(address)
     try:
         # Ray's own attempt takes two minutes and then ends the process: one that can be spared goes first.
         tried = subprocess.run(
