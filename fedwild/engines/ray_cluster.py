@@ -127,8 +127,15 @@ def share_secret() -> None:
 
 @contextlib.contextmanager
 def undisturbed(variables: dict[str, str]) -> Iterator[None]:
-    """Lend Ray environment variables, and then put back what it changed in a process that is not its own."""
-    before, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
+    """Lend Ray environment variables, and then put back what it changed in a process that is not its own.
+
+    Ctrl-C waits until then: while Ray forks its processes, Python would drop it.
+    """
+    before, handlers = dict(os.environ), {}
+    interrupted: list[int] = []
+    if threading.current_thread() is threading.main_thread():
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        signal.signal(signal.SIGINT, lambda number, frame: interrupted.append(number))
     os.environ.update(variables)
     try:
         yield
@@ -137,8 +144,10 @@ def undisturbed(variables: dict[str, str]) -> Iterator[None]:
             if key not in before and not key.startswith("RAY_AUTH_"):
                 del os.environ[key]
         os.environ.update(before)
-        if handler is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if interrupted:
+            signal.raise_signal(signal.SIGINT)
 
 
 @contextlib.contextmanager

@@ -22,6 +22,8 @@ from fedwild.flower.roster import Roster
 from fedwild.sites import SiteFacts, check_site_settings, prepare_sites
 
 DEFAULT_SITES = 2
+NOBODY_ELSE_SECONDS = 20.0
+"""If no site has come for so long, and those that came do not fit, there is no use in waiting."""
 
 
 def settings_for_sites(*layers: Mapping[str, Any]) -> Config:
@@ -75,9 +77,12 @@ def gathered(roster: Roster, config: Config, listener: Listener) -> list[SiteFac
     def members() -> int:
         return len(roster.seats.keys() - newcomers)
 
+    def in_vain() -> bool:
+        """As many have come as are awaited, some of them do not fit, and nobody else is coming."""
+        return members() + len(roster.refusals) >= wanted and roster.quiet_seconds > NOBODY_ELSE_SECONDS
+
     listener({"event": "waiting", "sites": wanted})
-    # As soon as all that are awaited have come, and some of them do not fit, waiting is in vain.
-    roster.gather(lambda: members() >= wanted, config.engine.wait, lambda: members() + len(roster.refusals) >= wanted)
+    roster.gather(lambda: members() >= wanted, config.engine.wait, in_vain)
     if roster.seats:
         roster.settle(coordinator_shape(config))
     if members() < wanted:

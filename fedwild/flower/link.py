@@ -81,14 +81,7 @@ def own_superlink(
     if reachable(host if host != "0.0.0.0" else "127.0.0.1", port, 1.0):
         raise UserError(f"engine.listen = {address!r}: something listens there already. Choose another port.")
     inner = free_port()
-    command = [
-        "flower-superlink",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(inner),
-        "--disable-runtime-dependency-installation",
-    ]
+    command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(inner)]
     tls = ["--insecure"]
     if certificates is not None:
         tls = [

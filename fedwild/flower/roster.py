@@ -46,6 +46,7 @@ class Roster:
         self._greeting = Letter(
             {"kind": "hello", **program(), "data": sent_config(config)["data"], "seed": config.seed}
         )
+        self._last_arrival = time.monotonic()
         self.seats: dict[str, Seat] = {}
         self._nodes: dict[int, Node] = {}
         self._greeted: dict[str, int] = {}
@@ -62,6 +63,7 @@ class Roster:
         """See who came and who left, and take in those who have answered their greeting."""
         nodes = {node.id: node for node in self._courier.nodes()}
         for node in nodes.keys() - self._nodes.keys():
+            self._last_arrival = time.monotonic()
             self._greeted[self._courier.send(node, self._greeting)] = node
         for gone in self._nodes.keys() - nodes.keys():
             self._leave(gone)
@@ -71,6 +73,11 @@ class Roster:
 
     def connected(self, node: int) -> bool:
         return node in self._nodes
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long no new node has come."""
+        return time.monotonic() - self._last_arrival
 
     def greet_again(self, node: int) -> str:
         """Ask a node once more who it is; returns the letter's id."""

@@ -110,7 +110,7 @@ def tables(method: str = "fedavg", **sections: Any) -> dict[str, Any]:
         "method": {"name": method, **brief(method)},
         "model": {"name": "mlp", "hidden": [8, 6]},
         "federation": {"clients": 2},
-        "engine": {"wait": 2},
+        "engine": {"wait": 0.5},
     }
     return {key: {**base.get(key, {}), **sections.get(key, {})} for key in {**base, **sections}}
 

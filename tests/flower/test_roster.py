@@ -10,6 +10,8 @@ import pytest
 
 import fedwild
 from fedwild.errors import BadReply, UserError
+from fedwild.flower import coordinator
+from fedwild.flower import roster as roster_module
 from fedwild.flower.coordinator import settings_for_sites
 from fedwild.flower.letters import Letter
 from fedwild.flower.roster import Roster, check_facts, introduced
@@ -180,6 +182,30 @@ def test_an_introduction_that_cannot_be_read_is_refused(head: dict[str, Any]) ->
     hello = {"kind": "hello", "version": fedwild.__version__, "protocol": 1, "identity": "i"}
     with pytest.raises(BadReply):
         introduced(Letter({**hello, **head}))
+
+
+def test_a_site_that_does_not_fit_is_no_reason_to_go_while_others_may_come(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roster_module, "LOOK_SECONDS", 0.01)
+    twin = replace(desk("a", files["b"], tmp_path), folder=tmp_path / "twin")
+    desks = Desks(desk("a", files["a"], tmp_path), twin)
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "site-refused":
+            desks.connect(desk("b", files["b"], tmp_path))
+
+    assert coordinated(desks, tables(engine={"wait": 20}), tmp_path / "run", listen).result["clients"] == 2
+
+
+def test_when_nobody_else_comes_the_wait_for_those_who_do_not_fit_is_over(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roster_module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(coordinator, "NOBODY_ELSE_SECONDS", 0.1)
+    twin = replace(desk("a", files["b"], tmp_path), folder=tmp_path / "twin")
+    with pytest.raises(UserError, match="1 of 2 sites are there"):
+        coordinated(Desks(desk("a", files["a"], tmp_path), twin), tables(engine={"wait": 1e6}), tmp_path / "run")
 
 
 def test_too_few_sites_end_the_wait_with_how_many_there_are(files: dict[str, Path], tmp_path: Path) -> None:
