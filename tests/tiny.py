@@ -15,6 +15,7 @@ from fedwild.data import ClientSplit, Dataset, Split
 from fedwild.experiment import Experiment, fingerprint
 from fedwild.federation import Federation, Listener
 from fedwild.methods import METHODS
+from fedwild.registry import Registry
 from fedwild.runs.folder import RunFolder
 from fedwild.task import Task
 
@@ -130,6 +131,11 @@ def run_experiment(folder: Path, experiment: Experiment, listener: Listener = la
         folder, "tiny", experiment.config.to_toml(), experiment.split, {"data": fingerprint(experiment.dataset)}
     )
     return Federation(experiment, run, listener).run()
+
+
+def own(registry: Registry[Any]) -> list[str]:
+    """The names that come with fedwild; other tests may have registered more."""
+    return [name for name in registry.names() if registry.get(name).__module__.startswith("fedwild.")]
 
 
 def model_bytes(folder: Path) -> bytes:

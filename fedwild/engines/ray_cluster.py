@@ -83,6 +83,8 @@ def start(workers: int, store: int) -> subprocess.Popen[bytes]:
     share_secret()
     # With SPT_NOENV, processes that change their title keep their environment, and so the mark, readable.
     marked = {MARK: folder, "SPT_NOENV": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_prestart_worker_first_driver": "0"}
+    # Ray would let all other work on this machine go first.
+    marked["RAY_worker_niceness"] = "0"
     try:
         with undisturbed(marked), loopback():
             ray.init(
@@ -145,7 +147,7 @@ def undisturbed(variables: dict[str, str]) -> Iterator[None]:
                 del os.environ[key]
         os.environ.update(before)
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler or signal.SIG_DFL)
         if interrupted:
             signal.raise_signal(signal.SIGINT)
 

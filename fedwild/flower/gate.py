@@ -8,6 +8,7 @@ alone, and this process, on the address that sites know, forwards what sites nee
 from __future__ import annotations
 
 import argparse
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -61,21 +62,19 @@ def gate(superlink: str, authority: str | None) -> Starlette:
 def main() -> None:
     """`python -m fedwild.flower.gate`: started by `fedwild coordinate`."""
     parser = argparse.ArgumentParser()
-    for name in ("--host", "--superlink"):
-        parser.add_argument(name, required=True)
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--superlink", required=True)
+    parser.add_argument("--door", type=int, required=True, help="descriptor of the socket to listen on")
     for name in ("--certificate", "--key", "--authority"):
         parser.add_argument(name)
     options = parser.parse_args()
-    uvicorn.run(
+    config = uvicorn.Config(
         gate(options.superlink, options.authority),
-        host=options.host,
-        port=options.port,
         ssl_certfile=options.certificate,
         ssl_keyfile=options.key,
         access_log=False,
         log_level="warning",
     )
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=options.door)])
 
 
 if __name__ == "__main__":

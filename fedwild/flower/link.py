@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from fedwild.flower.courier import Courier, accept, listen
 from fedwild.flower.keys import check_certificates, registered_keys
 from fedwild.flower.processes import (
     Child,
+    bound,
     call,
     free_port,
     last_words,
@@ -72,14 +74,13 @@ def own_superlink(
     cleanup: contextlib.ExitStack, home: Path, address: str, certificates: Path | None, listener: Listener
 ) -> str:
     """Start a SuperLink on the loopback interface and a gate to it where sites look for it."""
-    host, port = split_address(address, "engine.listen")
+    host, _ = split_address(address, "engine.listen")
     if certificates is None and host not in ("127.0.0.1", "localhost", "::1"):
         raise UserError(
             f"engine.listen = {address!r} without TLS is not allowed: `fedwild flower keys DIR --host HOST --site "
             "NAME` makes certificates, and --certificates DIR uses them."
         )
-    if reachable(host if host != "0.0.0.0" else "127.0.0.1", port, 1.0):
-        raise UserError(f"engine.listen = {address!r}: something listens there already. Choose another port.")
+    door = cleanup.enter_context(bound(address, "engine.listen"))
     inner = free_port()
     command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(inner)]
     tls = ["--insecure"]
@@ -97,24 +98,25 @@ def own_superlink(
     if certificates is not None:
         # Before the gate opens, or a site that waits for it would be refused.
         register(home, certificates)
-    start_gate(cleanup, home, (host, port), inner, certificates)
+    start_gate(cleanup, home, door, inner, certificates)
     listener({"event": "listening", "address": address, "tls": certificates is not None})
     return f"127.0.0.1:{inner}"
 
 
 def start_gate(
-    cleanup: contextlib.ExitStack, home: Path, at: tuple[str, int], inner: int, certificates: Path | None
+    cleanup: contextlib.ExitStack, home: Path, door: socket.socket, inner: int, certificates: Path | None
 ) -> None:
     """Let sites in, and nobody else."""
     scheme = "http" if certificates is None else "https"
-    command = [sys.executable, "-m", "fedwild.flower.gate", "--host", at[0], "--port", str(at[1])]
+    command = [sys.executable, "-m", "fedwild.flower.gate", "--door", str(door.fileno())]
     command += ["--superlink", f"{scheme}://127.0.0.1:{inner}"]
     if certificates is not None:
         command += ["--certificate", str(certificates / "server.pem"), "--key", str(certificates / "server.key")]
         command += ["--authority", str(certificates / "ca.pem")]
-    child = Child(command, home / "gate.log", home)
+    child = Child(command, home / "gate.log", home, [door.fileno()])
     cleanup.callback(child.stop)
-    wait_for_port("127.0.0.1" if at[0] == "0.0.0.0" else at[0], at[1], child)
+    host, port = door.getsockname()[:2]
+    wait_for_port({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port, child)
 
 
 def write_connection(home: Path, address: str, certificates: Path | None) -> None:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedwild.engines.local import die_with_parent
@@ -27,7 +27,7 @@ OFFLINE = {
 class Child:
     """A program that we started, with what it says in a file."""
 
-    def __init__(self, command: Sequence[str], log: Path, home: Path, extra: Mapping[str, str] | None = None) -> None:
+    def __init__(self, command: Sequence[str], log: Path, home: Path, descriptors: Sequence[int] = ()) -> None:
         self.name, self.log = Path(command[0]).name, log
         with open(log, "ab") as output:
             self.process = subprocess.Popen(
@@ -35,7 +35,8 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment(home) | dict(extra or {}),
+                env=environment(home),
+                pass_fds=descriptors,
                 # A group of its own, so that Ctrl-C reaches us alone and we end it in order.
                 start_new_session=True,
                 preexec_fn=die_with_parent,
@@ -106,6 +107,21 @@ def split_address(text: str, setting: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UserError(f"{setting} = {text!r} is not allowed: write HOST:PORT, such as 127.0.0.1:8443.")
     return host, int(port)
+
+
+def bound(address: str, setting: str) -> socket.socket:
+    """An address taken for a child that will listen there: nobody else can have it, and nobody is let in before."""
+    host, port = split_address(address, setting)
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        door = socket.socket(family, kind)
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.bind(where)
+    except OSError as error:
+        raise UserError(
+            f"{setting} = {address!r} cannot be listened on: {error.strerror or error}. Choose another port or address."
+        ) from error
+    return door
 
 
 def reachable(host: str, port: int, seconds: float = 3.0) -> bool:

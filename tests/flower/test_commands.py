@@ -103,7 +103,8 @@ def test_what_is_wrong_with_a_coordinator_is_said_before_anything_starts(
 
 
 def test_an_address_that_is_taken_is_named(refused: Refused, busy: str) -> None:
-    assert f"engine.listen = '{busy}': something listens there already" in refused("coordinate", "--listen", busy)
+    sentence = f"engine.listen = '{busy}' cannot be listened on: Address already in use. Choose another port"
+    assert sentence in refused("coordinate", "--listen", busy)
 
 
 def test_the_engine_of_sites_is_for_coordinate_alone(refused: Refused) -> None:

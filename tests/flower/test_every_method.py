@@ -11,7 +11,7 @@ from fedwild import api
 from fedwild.corrections import CORRECTIONS
 from fedwild.methods import METHODS
 from tests.flower.inprocess import Desks, coordinated, desk, site_files, tables
-from tests.tiny import model_bytes
+from tests.tiny import model_bytes, own
 
 
 def both_ways(tmp_path: Path, method: str, **sections: Any) -> tuple[api.Run, api.Run]:
@@ -27,7 +27,7 @@ def both_ways(tmp_path: Path, method: str, **sections: Any) -> tuple[api.Run, ap
     return over_sites, api.run(local, out=tmp_path / "local")
 
 
-@pytest.mark.parametrize("method", METHODS.names())
+@pytest.mark.parametrize("method", own(METHODS))
 def test_the_final_model_is_bit_equal_to_a_local_runs(method: str, tmp_path: Path) -> None:
     over_sites, local = both_ways(tmp_path, method)
     assert model_bytes(over_sites.path) == model_bytes(local.path)
@@ -35,7 +35,7 @@ def test_the_final_model_is_bit_equal_to_a_local_runs(method: str, tmp_path: Pat
     assert not events
 
 
-@pytest.mark.parametrize("correction", [name for name in CORRECTIONS.names() if name != "none"])
+@pytest.mark.parametrize("correction", [name for name in own(CORRECTIONS) if name != "none"])
 def test_corrections_that_keep_state_at_sites_are_bit_equal_too(correction: str, tmp_path: Path) -> None:
     over_sites, local = both_ways(tmp_path, "fedavg", correction={"name": correction})
     assert model_bytes(over_sites.path) == model_bytes(local.path)
