@@ -73,7 +73,10 @@ def test_ray_gives_the_bits_of_one_process(method: str, local: tuple[Path, dict[
 def test_two_real_sites_with_tls_and_keys_give_the_bits_of_one_process(
     local: tuple[Path, dict[str, bytes]], tmp_path: Path
 ) -> None:
-    """All methods at once, over a SuperLink that is there already: sites serve several runs at a time."""
+    """All at once, over a SuperLink that is there already: sites serve several runs at a time.
+
+    FedAvg, with state at its clients, is in tests/flower/test_real_sites.py, over a SuperLink of the coordinator's own.
+    """
     pytest.importorskip("flwr", reason="needs fedwild[flower]")
     from fedwild.flower.keys import make_keys
     from fedwild.flower.link import register, write_connection
@@ -95,11 +98,11 @@ def test_two_real_sites_with_tls_and_keys_give_the_bits_of_one_process(
             own = ["--ca", keys / "ca.pem", "--key", keys / "sites" / f"{name}.key"]
             programs.site(name, folder / f"{name}.npz", f"127.0.0.1:{port}", *own)
         runs = {}
-        for method in METHODS:
+        for method in set(METHODS) - {"fedavg"}:
             (tmp_path / f"{method}.toml").write_text(dump_toml(settings_of(method)))
             place = ["--superlink", f"127.0.0.1:{port}", "--certificates", keys, "--out", method]
             runs[method] = programs.start(fedwild("coordinate", f"{method}.toml", *place), f"coordinate-{method}")
         for run in runs.values():
             assert run.ended() == 0, run.said()
-    for method, bits in expected.items():
-        assert model_bytes(tmp_path / method) == bits, method
+    for method in runs:
+        assert model_bytes(tmp_path / method) == expected[method], method

@@ -18,7 +18,7 @@ from fedwild.flower.desk import Setup, program, sent_config
 from fedwild.flower.letters import Letter
 from fedwild.flower.roster import LOOK_SECONDS, Roster
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.5
 DOUBT_SECONDS = 60.0
 """A node that has been busy for so long is asked who it is. It answers one letter after the other, so an answer to this
 one shows that it was started anew and has forgotten the job."""

@@ -19,9 +19,9 @@ OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
 }
-"""No call home, nothing installed behind our back, and a waiting time of a tenth of Flower's."""
+"""No call home, nothing installed behind our back, and half of Flower's waiting time."""
 
 
 class Child:
