@@ -72,11 +72,12 @@ class ClientActor:
     def ready(self) -> None:
         """Answers when the actor is there."""
 
-    def answer(self, job: Job, payload: np.ndarray, state: np.ndarray | None) -> Reply:
+    def answer(self, job: Job, payload: list[ray.ObjectRef], state: np.ndarray | None) -> Reply:
+        """In a list, the payload comes as a mere reference: it is fetched if it is not the one of the job before."""
         begin = time.perf_counter()
         try:
             if self._payload is None or self._payload[0] != job.payload:
-                self._payload = (job.payload, decoded(payload))
+                self._payload = (job.payload, decoded(ray.get(payload[0])))
             kept = None if state is None else decoded(state)
         except BadReply as error:
             return Reply(error=str(error), damaged=True)
@@ -107,7 +108,7 @@ class Worker:
     room: int = 1
 
     def give(self, call: Call) -> None:
-        self.calls.append((self.actor.answer.remote(call.job, call.payload, call.state), call))
+        self.calls.append((self.actor.answer.remote(call.job, [call.payload], call.state), call))
 
 
 class RayEngine:

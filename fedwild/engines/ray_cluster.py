@@ -39,6 +39,8 @@ END_SECONDS = 60.0
 QUIET_AFTER_KILL, QUIET_AFTER_CLOSE = 2.0, 0.2
 # Beside the data, the object store holds what travels; Ray itself takes nothing before it is used.
 MOVING_BYTES, LEAST_BYTES = 2**30, 2**27
+# A smaller answer is part of a message, which is cheaper than a way through the object store.
+MESSAGE_BYTES = 2**20
 
 
 @dataclass
@@ -96,6 +98,7 @@ def start(workers: int, store: int) -> subprocess.Popen[bytes]:
                 logging_level=logging.ERROR,
                 _node_ip_address="127.0.0.1",
                 _temp_dir=folder,
+                _system_config={"max_direct_call_object_size": MESSAGE_BYTES},
             )
     except BaseException as error:
         Connection(watchdog=watchdog).close()
