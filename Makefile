@@ -13,7 +13,7 @@ run: $(INSTALLED)
 	$(BIN)/fedwild run
 
 test: $(INSTALLED) lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check fedwild tests benchmarks examples
