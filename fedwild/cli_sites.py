@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,11 +88,15 @@ def site(
 
     renamed = pairs("--label", labels or [])
     options = SiteOptions(superlink, data, name, key, ca, folder, renamed, device, seconds)
+    # A service manager's way to stop a site is as good as Ctrl-C: it says goodbye, and may come back at once.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         run_site(options, tell)
     except KeyboardInterrupt:
         tell("stopped")
         raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def coordinate(

@@ -118,10 +118,10 @@ class FlowerEngine:
         if letter is None:
             return Answer(job, error=str(delivery.error))
         told = said(letter.head)
-        if told["state"] not in (job.state, job.step.index):
-            return Answer(job, error="bad reply: it names a state that this round cannot leave")
         if told["error"] is not None:
             return Answer(job, error=told["error"], seconds=told["seconds"])
+        if told["state"] not in (job.state, job.step.index):
+            return Answer(job, error="bad reply: it names a state that this round cannot leave")
         path = self._spool / f"up-{job.step.index}-{job.kind}-sites"
         try:
             with open(path, "ab") as file:

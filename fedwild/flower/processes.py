@@ -53,6 +53,13 @@ class Child:
             return self.log.read_text(encoding="utf-8", errors="replace")
         return ""
 
+    def said_last(self, count: int = 2000) -> str:
+        """The last of what it said: a log may be long."""
+        with contextlib.suppress(OSError), open(self.log, "rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - count))
+            return log.read().decode(errors="replace")
+        return ""
+
     def stop(self, seconds: float = 10.0) -> None:
         """End it and whatever it started: politely, then not."""
         if self.code is None:

@@ -29,7 +29,13 @@ CONNECTED = "SuperNode ID:"
 """What Flower's SuperNode says when it is connected."""
 REFUSED = "[code:"
 """Before what the SuperLink says if it does not let a node in."""
+GIVEN_UP = "Giving up reconnection"
+"""What it says when it will not try any more, though it does not end."""
 RESTART_SECONDS = 3.0
+STILL_THERE_SECONDS = 120.0
+"""A site that was killed counts as connected for about a minute, and cannot connect a second time before."""
+WAS_HERE = "connected"
+"""A file in a site's folder: the coordinator has let it in before."""
 Tell = Callable[[str], None]
 
 
@@ -169,20 +175,25 @@ def serve(desk: Desk, path: Path) -> None:
 
 def stay_connected(options: SiteOptions, home: Path, log: Path, tell: Tell) -> None:
     """Keep a SuperNode running: it is started anew when the coordinator was, and ends with us."""
-    seen_once = False
+    seen_once, was_here = False, log.with_name(WAS_HERE)
+    give_up = time.monotonic() + (STILL_THERE_SECONDS if was_here.exists() else 0.0)
     while True:
         log.unlink(missing_ok=True)
         child = Child(supernode_command(options, home), log, home)
         try:
-            seen = False
-            while child.code is None:
-                if not seen and CONNECTED in child.said():
-                    seen = seen_once = True
-                    tell(f"connected to {options.superlink}")
-                time.sleep(0.2)
+            if connects(child):
+                seen_once = True
+                was_here.touch()
+                tell(f"connected to {options.superlink}")
+                while child.code is None and GIVEN_UP not in child.said_last():
+                    time.sleep(1.0)
         finally:
             child.stop()
         said = child.said()
+        if REFUSED in said and not seen_once and time.monotonic() < give_up:
+            tell("the coordinator does not let us in yet, as if we were still connected; trying again")
+            time.sleep(RESTART_SECONDS)
+            continue
         if REFUSED in said and not seen_once:
             words = next(line for line in said.splitlines() if REFUSED in line).strip()[:200]
             raise UserError(
@@ -193,6 +204,15 @@ def stay_connected(options: SiteOptions, home: Path, log: Path, tell: Tell) -> N
             raise UserError(f"Flower's SuperNode did not connect to {options.superlink}: {last_words(child)}")
         tell("the connection is lost; trying again")
         time.sleep(RESTART_SECONDS)
+
+
+def connects(child: Child) -> bool:
+    """Wait until a SuperNode is connected, or has ended."""
+    while child.code is None:
+        if CONNECTED in child.said():
+            return True
+        time.sleep(0.2)
+    return False
 
 
 def supernode_command(options: SiteOptions, home: Path) -> list[str]:

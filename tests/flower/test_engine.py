@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +194,18 @@ def test_a_lost_round_is_done_again_from_the_state_before_it(files: dict[str, Pa
     again = Run(run.path)
     resume_over(desks, again, again.experiment, lambda event: None)
     assert model_bytes(run.path) == expected
+
+
+def test_what_a_site_says_is_wrong_is_what_the_log_says(files: dict[str, Path], tmp_path: Path) -> None:
+    desks = all_of(files, tmp_path)
+    config = tables(federation={"clients": 3}, correction={"name": "scaffold"}, evaluation={"every": 0})
+
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "round" and event["index"] == 0:
+            shutil.rmtree(tmp_path / "site-c" / "runs")
+
+    run = coordinated(desks, config, tmp_path / "run", listen)
+    assert failures(run)["c"].startswith("the state that c had after round 1 is not in its folder")
 
 
 def test_a_site_that_joins_takes_part_from_the_next_round(files: dict[str, Path], tmp_path: Path) -> None:
