@@ -405,6 +405,8 @@ def resume(path: str | Path, workers: int | None = None, listener: Listener = la
     if run.settings.data.at_sites:
         from fedwild.flower.coordinator import resume_sites
 
+        if run.config.engine.name != "flower":
+            raise UserError(f"engine.name = {run.config.engine.name!r} is not allowed: the data is at the run's sites.")
         resume_sites(run, listener)
     else:
         Federation(run.experiment, run.folder, listener).run()

@@ -39,7 +39,7 @@ class RunDisplay:
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self._console = console
         self._quiet = quiet
-        self.folder = "RUN"
+        self.folder = ""
         self._bars: Progress | None = None
         self._rounds_total = 0
         self._clients_total = 0

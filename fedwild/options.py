@@ -159,5 +159,6 @@ def interruptible(display: RunDisplay) -> Iterator[RunDisplay]:
         with display:
             yield display
     except KeyboardInterrupt:
-        print(f"interrupted: `fedwild resume {display.folder}` goes on from the last finished round.", file=sys.stderr)
+        goes_on = f"`fedwild resume {display.folder}` goes on from the last finished round"
+        print(f"interrupted: {goes_on if display.folder else 'no run had begun'}.", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -45,6 +45,16 @@ START_SECONDS = 120.0
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
+@dataclass
+class Call:
+    """A job and what it needs, kept until it is answered, for an actor may die of it."""
+
+    job: Job
+    payload: ray.ObjectRef
+    state: np.ndarray | None
+    died: bool = False
+
+
 @dataclass(frozen=True)
 class Reply:
     """What came of a job at an actor. Bytes are arrays here, since Ray shares those between processes."""
@@ -72,13 +82,14 @@ class ClientActor:
     def ready(self) -> None:
         """Answers when the actor is there."""
 
-    def answer(self, job: Job, payload: list[ray.ObjectRef], state: np.ndarray | None) -> Reply:
-        """In a list, the payload comes as a mere reference: it is fetched if it is not the one of the job before."""
+    def answer(self, call: Call) -> Reply:
+        """The payload comes as a mere reference, and is fetched if it is not the one of the job before."""
         begin = time.perf_counter()
+        job = call.job
         try:
             if self._payload is None or self._payload[0] != job.payload:
-                self._payload = (job.payload, decoded(ray.get(payload[0])))
-            kept = None if state is None else decoded(state)
+                self._payload = (job.payload, decoded(ray.get(call.payload)))
+            kept = None if call.state is None else decoded(call.state)
         except BadReply as error:
             return Reply(error=str(error), damaged=True)
         done = self._site.answer(job, self._payload[1], kept)
@@ -90,16 +101,6 @@ class ClientActor:
 
 
 @dataclass
-class Call:
-    """A job and what it needs, kept until it is answered, for an actor may die of it."""
-
-    job: Job
-    payload: ray.ObjectRef
-    state: np.ndarray | None
-    died: bool = False
-
-
-@dataclass
 class Worker:
     """An actor, and the calls it was given and has not answered, each with where its answer will be."""
 
@@ -108,7 +109,7 @@ class Worker:
     room: int = 1
 
     def give(self, call: Call) -> None:
-        self.calls.append((self.actor.answer.remote(call.job, [call.payload], call.state), call))
+        self.calls.append((self.actor.answer.remote(call), call))
 
 
 class RayEngine:
@@ -236,6 +237,7 @@ class RayEngine:
         self._workers = []
         self._payloads = {}
         self._connection.close()
+        gc.unfreeze()
         torch.set_num_threads(self._threads)
         torch.set_flush_denormal(False)
 

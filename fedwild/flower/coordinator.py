@@ -38,6 +38,9 @@ def settings_for_sites(*layers: Mapping[str, Any]) -> Config:
 def coordinate(config: Config, out: Path | None, listener: Listener) -> Run:
     """Make a run over the sites that come; whatever is wrong with the settings shows before anything is started."""
     check_before(config, out)
+    if config.engine.certificates is not None:
+        # By its full path, so that the run can be resumed from any folder.
+        config = config.with_engine(certificates=str(Path(config.engine.certificates).resolve()))
     with connected(config.engine, listener) as courier:
         return coordinate_over(courier, config, out, listener)
 
