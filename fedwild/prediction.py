@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,9 @@ def read_sample(file: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tenso
 def read_array(file: Path, shape: tuple[int, ...]) -> Tensor:
     """A sample from a .npy file."""
     try:
-        array = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with file.open("rb") as stream:
+            array = np.load(stream, allow_pickle=False)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{str(file)!r} cannot be read as a .npy array: {error}.") from None
     if not isinstance(array, np.ndarray):
         raise UserError(f"{str(file)!r} is an archive of arrays: give a .npy file with one sample.")

@@ -19,11 +19,13 @@ from fedwild.errors import UserError
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """All arrays of a .npz; pickled (object) arrays are refused."""
     try:
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise ValueError("it holds a single array, not an archive")
-        with archive:
-            return {key: archive[key] for key in archive.files}
+        # Opened here: given a path, numpy would leave a damaged archive's file open.
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise ValueError("it holds a single array, not an archive")
+            with archive:
+                return {key: archive[key] for key in archive.files}
     except FileNotFoundError:
         raise UserError(f"{path} is not there.") from None
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as problem:

@@ -1,0 +1,19 @@
+"""Tables of results: made once, shown in a terminal or written as HTML, CSV, LaTeX or Markdown."""
+
+from fedwild.tables.formats import FORMATS, csv_text, html_fragment, latex_text, markdown_text, terminal_table
+from fedwild.tables.model import Cell, ResultTable, words
+from fedwild.tables.writing import format_of, write_table
+
+__all__ = [
+    "FORMATS",
+    "Cell",
+    "ResultTable",
+    "csv_text",
+    "format_of",
+    "html_fragment",
+    "latex_text",
+    "markdown_text",
+    "terminal_table",
+    "words",
+    "write_table",
+]

@@ -1,0 +1,30 @@
+"""A table into a file, in the format that the file's name says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedwild.errors import UserError
+from fedwild.payload import write_atomically
+from fedwild.tables.formats import FORMATS
+from fedwild.tables.model import ResultTable
+
+
+def format_of(path: Path) -> str:
+    """html, csv, tex or md; to be asked before long work whose table would have nowhere to go."""
+    format = path.suffix.lower().removeprefix(".")
+    if format not in FORMATS:
+        raise UserError(f"--out {str(path)!r} is not allowed: it must end with .{', .'.join(FORMATS)}.")
+    if path.is_dir():
+        raise UserError(f"--out {str(path)!r} is a folder: name a file.")
+    return format
+
+
+def write_table(table: ResultTable, path: Path) -> None:
+    """Write the table, whole or not at all."""
+    text = FORMATS[format_of(path)](table)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text.encode(), durable=False)
+    except OSError as error:
+        raise UserError(f"--out {str(path)!r} cannot be written: {error.strerror or error}.") from None
