@@ -27,7 +27,7 @@ bench: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,ot,flower,ray]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,ot,flower,ray,track]'
 	touch $(INSTALLED)
 
 clean:

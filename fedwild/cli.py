@@ -15,6 +15,7 @@ from rich.text import Text
 
 from fedwild import __version__
 from fedwild.cli_sites import coordinate, flower_app, site
+from fedwild.cli_track import track
 from fedwild.errors import UserError
 from fedwild.options import (
     Certificates,
@@ -38,6 +39,7 @@ from fedwild.options import (
     Settings,
     StartFrom,
     Superlink,
+    TensorBoard,
     Words,
     Workers,
     download_line,
@@ -101,6 +103,7 @@ def run(
         PathOption, typer.Option("--out", metavar="DIR", help="The run folder to make (runs/METHOD-DATA-NNN).")
     ] = None,
     settings: Settings = None,
+    tensorboard: TensorBoard = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -122,6 +125,7 @@ def run(
     """
     from fedwild import api
     from fedwild.console import RunDisplay
+    from fedwild.tracking import tracked
 
     resolved = api.configure(
         config,
@@ -137,8 +141,8 @@ def run(
         start_from=start_from,
         settings=settings or (),
     )
-    with interruptible(RunDisplay(err, quiet)) as display:
-        done = api.start(resolved, out_folder, display)
+    with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard) as listener:
+        done = api.start(resolved, out_folder, listener)
     show_result(done, as_json)
 
 
@@ -150,6 +154,7 @@ def resume(
     superlink: Superlink = None,
     listen: Listen = None,
     certificates: Certificates = None,
+    tensorboard: TensorBoard = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -159,10 +164,11 @@ def resume(
     """
     from fedwild import api
     from fedwild.console import RunDisplay
+    from fedwild.tracking import tracked
 
-    with interruptible(RunDisplay(err, quiet)) as display:
+    with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard, folder) as listener:
         display.folder = str(folder)
-        done = api.resume(folder, whole(workers), display, name=engine, **place(superlink, listen, certificates))
+        done = api.resume(folder, whole(workers), listener, name=engine, **place(superlink, listen, certificates))
     show_result(done, as_json)
 
 
@@ -204,6 +210,7 @@ def welcome(
         PathOption, typer.Option("--out", metavar="DIR", help="The run folder to make (runs/METHOD-DATA-NNN).")
     ] = None,
     settings: Settings = None,
+    tensorboard: TensorBoard = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -225,8 +232,9 @@ def welcome(
     """
     from fedwild import arrival
     from fedwild.console import RunDisplay
+    from fedwild.tracking import tracked
 
-    with interruptible(RunDisplay(err, quiet)) as display:
+    with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard) as listener:
         done = arrival.welcome(
             folder,
             client,
@@ -242,7 +250,7 @@ def welcome(
             engine=place(superlink, listen, certificates),
             out=out_folder,
             settings=settings or (),
-            listener=display,
+            listener=listener,
         )
     show_result(done, as_json)
 
@@ -296,6 +304,7 @@ def predict(
 
 app.command()(coordinate)
 app.command()(site)
+app.command()(track)
 
 
 @app.command("name")

@@ -27,6 +27,7 @@ from fedwild.options import (
     Settings,
     StartFrom,
     Superlink,
+    TensorBoard,
     Words,
     err,
     interruptible,
@@ -114,6 +115,7 @@ def coordinate(
         PathOption, typer.Option("--out", metavar="DIR", help="The run folder to make (runs/METHOD-sites-NNN).")
     ] = None,
     settings: Settings = None,
+    tensorboard: TensorBoard = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -136,6 +138,7 @@ def coordinate(
     from fedwild.api import flag_layer
     from fedwild.config import read_toml, setting_layers
     from fedwild.console import RunDisplay
+    from fedwild.tracking import tracked
 
     flags = flag_layer(
         method=method, model=model, clients=whole(sites), rounds=whole(rounds), seed=whole(seed), start_from=start_from
@@ -144,8 +147,8 @@ def coordinate(
     resolved = settings_for_sites(
         read_toml(config) if config is not None else {}, flags, engine, *setting_layers(settings or ())
     )
-    with interruptible(RunDisplay(err, quiet)) as display:
-        done = begin(resolved, out_folder, display)
+    with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard) as listener:
+        done = begin(resolved, out_folder, listener)
     show_result(done, as_json)
 
 

@@ -71,6 +71,9 @@ Listen = Annotated[Words, typer.Option(metavar="HOST:PORT", help="Where sites fi
 Certificates = Annotated[
     PathOption, typer.Option(metavar="DIR", help="From `fedwild flower keys`: TLS, and only registered sites (no TLS).")
 ]
+TensorBoard = Annotated[
+    bool, typer.Option("--tensorboard", help="Write figures for TensorBoard into RUN/tensorboard while it goes.")
+]
 OwnClient = Annotated[
     Words,
     typer.Option(
