@@ -68,7 +68,7 @@ class EventFile:
 
     def __init__(self, run: RunFolder, folder: Path, by_client: bool = False) -> None:
         self._scalars = Scalars(by_client)
-        events = read_events(run.events)
+        events = without_lost_ends(read_events(run.events))
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # What was written before may hold rounds that were lost in a crash and done again.
@@ -154,6 +154,16 @@ def file_writer() -> type[FileWriter]:
     except ImportError as error:
         raise UserError("TensorBoard is not installed: pip install 'fedwild[track]'.") from error
     return FileWriter
+
+
+def without_lost_ends(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events without the end of a run that was taken up again, by hand, at an earlier round."""
+    kept: list[dict[str, Any]] = []
+    for event in events:
+        if event["event"] == "resume" and kept and kept[-1]["event"] == "end":
+            kept.pop()
+        kept.append(event)
+    return kept
 
 
 def named(metrics: Mapping[str, Any]) -> dict[str, Any]:
