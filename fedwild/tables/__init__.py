@@ -2,6 +2,7 @@
 
 from fedwild.tables.formats import FORMATS, csv_text, html_fragment, latex_text, markdown_text, terminal_table
 from fedwild.tables.model import Cell, ResultTable, words
+from fedwild.tables.terminal import print_table
 from fedwild.tables.writing import format_of, write_table
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "html_fragment",
     "latex_text",
     "markdown_text",
+    "print_table",
     "terminal_table",
     "words",
     "write_table",

@@ -7,12 +7,15 @@ import html
 import io
 import math
 from collections.abc import Callable, Iterable
+from numbers import Integral
+from typing import Literal
 
 from rich.table import Table
 from rich.text import Text
 
 from fedwild.tables.model import Cell, ResultTable
 
+NAME_WIDTH = 20
 LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -28,6 +31,13 @@ LATEX = {
     "−": r"$-$",
     "<": r"$<$",
     ">": r"$>$",
+    "≥": r"$\geq$",
+    "≤": r"$\leq$",
+    "…": r"\dots{}",
+    # After a line's end, a bracket or a star would be an argument of it.
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
     "†": r"$\dagger$",
     "β": r"$\beta$",
     "Δ": r"$\Delta$",
@@ -51,11 +61,15 @@ p {{ margin: .4rem 0; opacity: .8 }}
 
 def terminal_table(table: ResultTable) -> Table:
     """For rich's console."""
-    shown = Table(title=Text(table.title) if table.title else None, caption=None)
+    shown = Table(title=Text(_one_line(table.title)) if table.title else None)
     for column, heading in enumerate(table.headings):
-        shown.add_column(Text(heading), justify="right" if table.is_number(column) else "left", overflow="fold")
+        justify: Literal["right", "left"] = "right" if table.is_number(column) else "left"
+        words = [word for row in table.rows for word in row[column].text.split()]
+        # Names are folded only where they would take the room of all others.
+        narrowest = min(max(map(len, words), default=1), NAME_WIDTH)
+        shown.add_column(Text(_one_line(heading)), justify=justify, overflow="fold", min_width=narrowest)
     for row in table.rows:
-        shown.add_row(*(Text(cell.text, style="bold" if cell.best else "") for cell in row))
+        shown.add_row(*(Text(_one_line(cell.text), style="bold" if cell.best else "") for cell in row))
     return shown
 
 
@@ -66,7 +80,7 @@ def csv_text(table: ResultTable) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(
         [
-            f"{heading} {name}".strip()
+            _one_line(f"{heading} {name}".strip())
             for heading, names in zip(table.headings, split, strict=True)
             for name in names or [""]
         ]
@@ -75,7 +89,7 @@ def csv_text(table: ResultTable) -> str:
         line: list[str] = []
         for cell, names in zip(row, split, strict=True):
             values = dict(cell.values)
-            line += [_plain(values.get(name)) for name in names] if names else [cell.text]
+            line += [_plain(values.get(name)) for name in names] if names else [_one_line(cell.text)]
         writer.writerow(line)
     return stream.getvalue()
 
@@ -146,7 +160,10 @@ def _names(table: ResultTable, column: int) -> list[str]:
 
 
 def _plain(value: float | int | None) -> str:
-    return "" if value is None or not math.isfinite(value) else repr(value)
+    """In full; also what only behaves like a number of Python's, such as NumPy's."""
+    if value is None or not math.isfinite(value):
+        return ""
+    return str(int(value)) if isinstance(value, Integral) else repr(float(value))
 
 
 def _bold(cell: Cell, text: str, pattern: str) -> str:
@@ -158,10 +175,15 @@ def _pipes(cells: Iterable[str]) -> str:
 
 
 def _markdown(text: str) -> str:
-    for mark in "\\|*_`<":
+    for mark in "\\|*_`<[]~$&":
         text = text.replace(mark, f"\\{mark}")
-    return text.replace("\n", " ")
+    return _one_line(text)
 
 
 def _latex(text: str) -> str:
-    return "".join(LATEX.get(character, character) for character in text)
+    return "".join(LATEX.get(character, character) for character in _one_line(text))
+
+
+def _one_line(text: str) -> str:
+    """Line ends and control characters would end a row, or the whole file."""
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedwild.errors import UserError
-from fedwild.payload import write_atomically
 from fedwild.tables.formats import FORMATS
 from fedwild.tables.model import ResultTable
 
@@ -22,6 +21,9 @@ def format_of(path: Path) -> str:
 
 def write_table(table: ResultTable, path: Path) -> None:
     """Write the table, whole or not at all."""
+    # Brings torch along, which a table on a terminal does without.
+    from fedwild.payload import write_atomically
+
     text = FORMATS[format_of(path)](table)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,108 @@
+"""Runs that differ in nothing but their seed, and what to call them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedwild.comparison.reading import FinishedRun
+from fedwild.errors import UserError, unknown_name
+
+FIRST = "method.name"
+
+
+@dataclass(frozen=True)
+class Group:
+    """One row: the runs of some settings by their seed."""
+
+    name: str
+    runs: dict[int, FinishedRun]
+    told: tuple[str, ...] = ()
+    """The settings that the name tells of."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return next(iter(self.runs.values())).settings
+
+    def values(self, figure: str) -> dict[int, float]:
+        """A figure by seed, where it is defined."""
+        given = {seed: run.figures.get(figure) for seed, run in self.runs.items()}
+        return {seed: value for seed, value in given.items() if value is not None}
+
+
+def grouped(runs: Iterable[FinishedRun]) -> tuple[list[dict[int, FinishedRun]], list[FinishedRun]]:
+    """The runs of the same settings by seed, in order of first appearance; and runs that only repeat another.
+
+    The same settings with the same seed are the same run again: counted twice, it would pass for another seed.
+    """
+    groups: dict[str, dict[int, FinishedRun]] = {}
+    repeated = []
+    for run in runs:
+        group = groups.setdefault(json.dumps(run.settings, sort_keys=True), {})
+        if run.seed in group:
+            repeated.append(run)
+        else:
+            group[run.seed] = run
+    return [dict(sorted(group.items())) for group in groups.values()], repeated
+
+
+def differing(groups: Iterable[Mapping[int, FinishedRun]]) -> list[str]:
+    """The settings that are not equal in all groups that have them, the method first.
+
+    A setting that only some groups have, such as one of their method, is no difference: the method's name tells.
+    """
+    seen: dict[str, set[str]] = {}
+    for group in groups:
+        for key, value in next(iter(group.values())).settings.items():
+            seen.setdefault(key, set()).add(json.dumps(value, sort_keys=True))
+    keys = [key for key, values in seen.items() if len(values) > 1]
+    return sorted(keys, key=lambda key: key != FIRST)
+
+
+def named(groups: Sequence[Mapping[int, FinishedRun]], by: Sequence[str] = ()) -> list[Group]:
+    """Groups called by the settings `by`, or by all that differ between them.
+
+    Those that `by` alone would call the same also get what differs between them.
+    """
+    keys = [full_key(key, groups) for key in by] or differing(groups) or [FIRST]
+    names = [phrase(next(iter(group.values())).settings, keys) for group in groups]
+    rows = []
+    for group, name in zip(groups, names, strict=True):
+        alike = [other for other, theirs in zip(groups, names, strict=True) if theirs == name]
+        told = (*keys, *(key for key in differing(alike) if key not in keys))
+        rows.append(Group(phrase(next(iter(group.values())).settings, told), dict(group), told))
+    return rows
+
+
+def labelled(runs: Iterable[FinishedRun], labels: Mapping[Path, str], told: Iterable[str]) -> list[Group]:
+    """Groups that have names already, by the path of each run; the names tell of these settings."""
+    groups: dict[str, dict[int, FinishedRun]] = {}
+    for run in runs:
+        groups.setdefault(labels[run.path], {})[run.seed] = run
+    return [Group(label, dict(sorted(group.items())), tuple(told)) for label, group in groups.items()]
+
+
+def full_key(key: str, groups: Sequence[Mapping[int, FinishedRun]]) -> str:
+    """A setting's key as typed: `method` is short for `method.name`."""
+    known = {known for group in groups for known in next(iter(group.values())).settings}
+    full = key if key in known else f"{key}.name"
+    if key == "seed":
+        raise UserError("--by seed is not allowed: a row is the mean over seeds.")
+    if full not in known:
+        raise unknown_name("--by", key, known)
+    return full
+
+
+def phrase(settings: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """'method=fedavg method.lr=0.1'; settings that are not there are left out."""
+    return " ".join(f"{key.removesuffix('.name')}={plain(settings[key])}" for key in keys if key in settings)
+
+
+def plain(value: Any) -> str:
+    """A setting's value in a name."""
+    if isinstance(value, str):
+        return Path(value).name if value.startswith("/") else value
+    return "none" if value is None else json.dumps(value, ensure_ascii=False)
