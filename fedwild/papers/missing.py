@@ -19,6 +19,11 @@ def missing_data(settings: Mapping[str, Any]) -> str | None:
     return f"data: {'; '.join(reasons)}" if reasons else None
 
 
+def is_missing(name: str) -> bool:
+    """Whether a data set is not on this machine."""
+    return _why_missing(name) is not None
+
+
 def _why_missing(name: str) -> str | None:
     if name == "digits" or is_synthetic(name):
         return None

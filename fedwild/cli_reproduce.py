@@ -1,0 +1,195 @@
+"""The command that repeats the papers' tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedwild.errors import UserError
+from fedwild.options import Json, Names, Number, Quiet, Settings, Words, Workers, err, out, real, whole
+
+if TYPE_CHECKING:
+    from fedwild.papers import Table
+    from fedwild.reproduction import Outcome, Plan
+
+
+def reproduce(
+    name: Annotated[Words, typer.Argument(metavar="TABLE", help="Such as fedov/table1; `--list` names all.")] = None,
+    only: Annotated[
+        Words, typer.Option(metavar="KEY=VALUE,...", help="Only these cells, such as data=mnist,partition=c2.")
+    ] = None,
+    scale: Annotated[
+        Words, typer.Option(metavar="SHARE", help="Rounds (or epochs, if there is one round) times this (1).")
+    ] = None,
+    seeds: Annotated[
+        Words, typer.Option(metavar="N,N,...", help="Seeds, such as 0,1,2; our figure is their mean (one seed).")
+    ] = None,
+    stand_in: Annotated[
+        bool,
+        typer.Option(
+            "--stand-in",
+            help="Where data is missing, leave that domain out or take the embedded digits; such figures are marked.",
+        ),
+    ] = False,
+    listing: Annotated[
+        bool, typer.Option("--list", help="List tables, or a table's rows: runnable here, or what they wait for.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the runs and the table so far; run nothing.")
+    ] = False,
+    out_folder: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are kept.")] = Path(
+        "runs/reproduce"
+    ),
+    files: Annotated[
+        Names, typer.Option("--out", metavar="FILE", help="Also write .html, .csv, .tex or .md; repeatable.")
+    ] = None,
+    settings: Settings = None,
+    workers: Workers = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Repeat a table of one of the five papers, and set our figures beside the paper's.
+
+    Without --list, all cells that can be run here are run with the paper's settings, each distinct run once. That
+    takes long: look with --dry-run first, choose cells with --only, or shorten with --scale. Interrupted work goes on
+    when the same command is given again; finished runs are shared between tables.
+
+    Examples:
+
+      fedwild reproduce --list
+
+      fedwild reproduce fedov/table1 --list
+
+      fedwild reproduce fedov/table1 --only data=mnist,partition=c2 --scale 0.1
+
+      fedwild reproduce gains/table1 --only setting=reviews-dvd-books --seeds 0,1,2 --out gains.md
+    """
+    from fedwild import papers
+
+    if listing:
+        show_list(name, only, as_json)
+        return
+    if name is None:
+        raise UserError("TABLE is missing: name one, such as fedov/table1; `fedwild reproduce --list` shows all.")
+    table = chosen(papers.table(name), only)
+    share, numbers, targets = share_of(scale), seeds_of(seeds), [Path(file) for file in files or []]
+    carry(table, share, numbers, stand_in, settings or [], out_folder, targets, workers, dry_run, as_json, quiet)
+
+
+def carry(
+    table: Table,
+    scale: float,
+    seeds: list[int],
+    stand_in: bool,
+    settings: list[str],
+    out_folder: Path,
+    targets: list[Path],
+    workers: Number,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Plan, run and show."""
+    from fedwild.batch import Progress, carry_out
+    from fedwild.batch_display import BatchDisplay
+    from fedwild.reproduction import outcomes_of, plan
+    from fedwild.tables import format_of
+
+    for target in targets:
+        format_of(target)
+    todo = plan(table, out_folder, scale, seeds, stand_in, settings)
+    if not todo.runs:
+        waits = "; ".join(f"{reason} ({count} cells)" for reason, count in todo.reasons.items())
+        raise UserError(f"{table.name}: none of the chosen cells can be run here. They wait for {waits}.")
+    progress = Progress(len(todo.runs))
+    if not dry_run:
+        try:
+            with BatchDisplay(err, quiet) as display:
+                progress = carry_out(todo.runs, display, whole(workers))
+        except KeyboardInterrupt:
+            err.print("interrupted: the same command goes on from here.", highlight=False, soft_wrap=True)
+            raise typer.Exit(130) from None
+    show(todo, outcomes_of(todo, progress.failures), targets, dry_run, as_json)
+    if progress.failures:
+        raise typer.Exit(1)
+
+
+def show(todo: Plan, outcomes: list[Outcome], targets: list[Path], dry_run: bool, as_json: bool) -> None:
+    """The table on the terminal or as JSON, and in files."""
+    from fedwild.reproduction import result_table
+    from fedwild.runs.events import without_nan
+    from fedwild.tables import terminal_table, write_table
+
+    shown = result_table(todo, outcomes)
+    for target in targets:
+        write_table(shown, target)
+    if as_json:
+        about: dict[str, Any] = {
+            "table": todo.table.name,
+            "scale": todo.scale,
+            "runs": {str(run.folder): run.is_done for run in todo.runs},
+            "cells": [outcome.described() for outcome in outcomes],
+            "notes": shown.notes,
+        }
+        print(json.dumps(without_nan(about)))
+        return
+    if dry_run:
+        for run in todo.runs:
+            line = f"{'done' if run.is_done else 'to do'}  {run.folder}  {run.label}"
+            out.print(line, highlight=False, markup=False, soft_wrap=True)
+    out.print(terminal_table(shown))
+    for note in (*shown.notes, *(f"written to {target}" for target in targets)):
+        out.print(note, highlight=False, markup=False, soft_wrap=True)
+
+
+def show_list(name: str | None, only: str | None, as_json: bool) -> None:
+    """All tables, or the rows of one."""
+    from fedwild import papers
+    from fedwild.reproduction.listing import cells_listed, described, tables_listed, waiting_lines
+    from fedwild.tables import terminal_table
+
+    tables = [chosen(papers.table(name), only)] if name is not None else papers.tables()
+    if as_json:
+        print(json.dumps([described(table) for table in tables]))
+        return
+    out.print(terminal_table(cells_listed(tables[0]) if name is not None else tables_listed(tables)))
+    if name is None:
+        out.print("Waiting for:", highlight=False)
+        for line in waiting_lines(tables):
+            out.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def chosen(table: Table, only: str | None) -> Table:
+    """The table with the cells that --only leaves."""
+    if only is None:
+        return table
+    wanted: dict[str, str] = {}
+    for part in only.split(","):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise UserError(f"--only {only} is not allowed: write KEY=VALUE,KEY=VALUE, such as data=mnist.")
+        wanted[key.strip()] = value.strip()
+    return table.only(wanted)
+
+
+def share_of(text: str | None) -> float:
+    """What --scale says."""
+    share = 1.0 if text is None else real(text)
+    if not isinstance(share, float) or not 0 < share <= 1:
+        raise UserError(f"--scale {text} is not allowed: it must be a number above 0 and at most 1, such as 0.1.")
+    return share
+
+
+def seeds_of(text: str | None) -> list[int]:
+    """What --seeds says; none: each cell's own."""
+    if text is None:
+        return []
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) < 2**63 for part in parts) or len(set(parts)) < len(
+        parts
+    ):
+        raise UserError(f"--seeds {text} is not allowed: write different whole numbers, such as 0,1,2.")
+    return [int(part) for part in parts]
