@@ -398,11 +398,7 @@ def read_toml(path: Path) -> Table:
 def parse_setting(text: str) -> Table:
     """`method.lr=0.1` as a table; the value is TOML, or text if it is not."""
     path, equals, raw = text.partition("=")
-    keys = path.strip().split(".", 2)
-    if keys[:2] == ["data", "newcomers"] and "." in keys[-1]:
-        # A client's name may have points; a setting's name has none.
-        keys[2:] = keys[2].rsplit(".", 1)
-    if not equals or not all(keys):
+    if not equals or not all(_keys(path)):
         raise UserError(f"--set {text!r} is not allowed: write section.key=value, such as method.lr=0.1.")
     try:
         parsed = tomllib.loads(f"value = {raw}")
@@ -410,10 +406,22 @@ def parse_setting(text: str) -> Table:
         parsed = {"value": raw.strip()}
     if len(parsed) > 1:
         raise UserError(f"--set {text!r} is not allowed: it must be a single setting.")
-    setting = parsed["value"]
-    for key in reversed(keys):
-        setting = {key: setting}
-    return dict(setting)
+    return nested(path, parsed["value"])
+
+
+def nested(path: str, value: Any) -> Table:
+    """`method.lr` and its value as tables."""
+    for key in reversed(_keys(path)):
+        value = {key: value}
+    return dict(value)
+
+
+def _keys(path: str) -> list[str]:
+    keys = path.strip().split(".", 2)
+    if keys[:2] == ["data", "newcomers"] and "." in keys[-1]:
+        # A client's name may have points; a setting's name has none.
+        keys[2:] = keys[2].rsplit(".", 1)
+    return keys
 
 
 def setting_layers(settings: Sequence[str] | Mapping[str, Any]) -> list[Mapping[str, Any]]:
