@@ -40,6 +40,7 @@ from fedwild.rng import Rng
 from fedwild.runs.events import read_events
 from fedwild.runs.folder import RunFolder
 from fedwild.task import Task
+from fedwild.watching import Tell, nobody, watched
 from fedwild.workers import worker_count
 
 
@@ -207,19 +208,26 @@ class Run:
         nothing = Samples(torch.empty(0, *self.input_shape), torch.empty(0).long(), torch.empty(0).long())
         return Client(name, self.task, server.step, server.classes.names, lambda part: nothing, {}, state)
 
-    def evaluate(self, workers: int | None = None) -> Evaluation:
+    def evaluate(self, workers: int | None = None, tell: Tell = nobody) -> Evaluation:
         """Measure the run's model again, on the run's own test split."""
         server = self.server()
-        with self._examining(server, self.experiment.split, workers) as (examiner, snapshot):
+        with self._examining(server, self.experiment.split, workers, tell) as (examiner, snapshot):
             return examiner.evaluate(server, snapshot, self._states())
 
-    def outcome(self, client: str | None = None, rows: np.ndarray | None = None, workers: int | None = None) -> Outcome:
+    def outcome(
+        self,
+        client: str | None = None,
+        rows: np.ndarray | None = None,
+        workers: int | None = None,
+        tell: Tell = nobody,
+    ) -> Outcome:
         """The answers on `test_rows(client)`, or on some of them, decided as `evaluate` does."""
         server, everything = self.server(), self.test_rows(client)
         rows = everything if rows is None else rows
         split = self.experiment.split
         clients = tuple(replace(c, test=rows) if c.name == client else c for c in split.clients)
-        with self._examining(server, replace(split, test=rows, clients=clients), workers) as (examiner, snapshot):
+        shown = replace(split, test=rows, clients=clients)
+        with self._examining(server, shown, workers, tell) as (examiner, snapshot):
             if client is None:
                 return examiner.common_outcome(server, snapshot, self._states())
             ((_, outcome),) = examiner.own_outcomes(server, snapshot, self._states(), [client])
@@ -240,7 +248,9 @@ class Run:
         return rows
 
     @contextlib.contextmanager
-    def _examining(self, server: Server, split: Split, workers: int | None) -> Iterator[tuple[Examiner, str]]:
+    def _examining(
+        self, server: Server, split: Split, workers: int | None, tell: Tell
+    ) -> Iterator[tuple[Examiner, str]]:
         """An examiner with workers of its own, and the file of the server's payload."""
         e = self.experiment
         if not len(split.test):
@@ -253,7 +263,8 @@ class Run:
             count = worker_count(e.config.with_engine(workers=workers).engine.workers)
             with contextlib.closing(LocalEngine(site, count)) as engine:
                 accept, away = e.config.evaluation.accept, e.config.data.at_sites
-                yield Examiner(e.method, e.dataset, split, accept, engine.run, keep_thresholds=away), str(snapshot)
+                run = watched(engine.run, tell)
+                yield Examiner(e.method, e.dataset, split, accept, run, keep_thresholds=away), str(snapshot)
 
     def _refuse_elsewhere(self) -> None:
         """Say where the data is, if it is not here."""

@@ -44,7 +44,6 @@ from fedwild.options import (
     TensorBoard,
     Words,
     Workers,
-    download_line,
     err,
     interruptible,
     number,
@@ -55,6 +54,7 @@ from fedwild.options import (
     refuse,
     show_result,
     whole,
+    working,
 )
 
 if TYPE_CHECKING:
@@ -258,13 +258,15 @@ def welcome(
 
 
 @app.command()
-def evaluate(folder: Folder, workers: Workers = None, as_json: Json = False) -> None:
+def evaluate(folder: Folder, workers: Workers = None, as_json: Json = False, quiet: Quiet = False) -> None:
     """Measure a run's model again on its test split, and show every figure."""
     from fedwild.api import Run
     from fedwild.console import metrics_table
     from fedwild.runs.events import without_nan
 
-    evaluation = Run(folder).evaluate(whole(workers))
+    with working(quiet) as work:
+        work.tell("loading the data")
+        evaluation = Run(folder).evaluate(whole(workers), work.tell)
     if as_json:
         print(json.dumps(without_nan({"metrics": evaluation.metrics, "by": evaluation.by})))
     else:
@@ -389,6 +391,7 @@ def list_parts(
 @data_app.command("prepare")
 def data_prepare(
     name: Annotated[str, typer.Argument(metavar="NAME", help="See `fedwild list data`.")],
+    quiet: Quiet = False,
 ) -> None:
     """Find a data set on this machine, or download it from its official address, checked and resumable."""
     from fedwild.data import prepare
@@ -396,7 +399,8 @@ def data_prepare(
 
     where: object = "it comes with scikit-learn"
     if name != "digits":
-        where = find_prepared(name) or prepare(name, download_line)
+        with working(quiet) as work:
+            where = find_prepared(name) or prepare(name, work.download)
     out.print(f"{name} is ready: {where}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -410,6 +414,7 @@ def data_show(
     settings: Settings = None,
     png: Annotated[Path, typer.Option(metavar="FILE", help="Where to draw the picture.")] = Path("data.png"),
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show how classes fall on clients, in the terminal and as a PNG."""
     from fedwild import api
@@ -424,8 +429,11 @@ def data_show(
         seed=whole(seed),
         settings=settings or (),
     )
-    dataset, split, _ = load_and_deal(resolved, progress=download_line)
-    png_picture(dataset, split, png)
+    with working(quiet) as work:
+        work.tell("loading the data")
+        dataset, split, _ = load_and_deal(resolved, progress=work.download)
+        work.tell("drawing")
+        png_picture(dataset, split, png)
     if as_json:
         print(json.dumps({**described(dataset, split), "png": str(png)}))
         return
@@ -460,6 +468,7 @@ def show_outliers(
     seed: Seed = None,
     png: Annotated[Path, typer.Option(metavar="FILE", help="Where to draw the sheet.")] = Path("outliers.png"),
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Draw training samples and the outliers made of them, which FedOV trains on as "unknown".
 
@@ -488,16 +497,21 @@ def show_outliers(
     if folder is not None:
         refuse({"--data": data, "--config": config, "--outliers": outliers}, "not with --run, which has its own")
         pictures = number("--columns", columns, 10, range(4, 50, 3))
-        sheet = run_sheet(api.Run(folder), client, samples, pictures, draws or 0)
+        with working(quiet) as work:
+            work.tell("making outliers")
+            sheet = run_sheet(api.Run(folder), client, samples, pictures, draws or 0)
     else:
         refuse({"--client": client}, "only with --run, which says whose model")
         if outliers == ALL:
             refuse({"--columns": columns}, "not with --outliers all, which has one for each generator")
         pictures = number("--columns", columns, 10, range(2, 51))
         resolved = api.configure(config, data=data or None, seed=draws)
-        dataset = load(resolved.data, resolved.seed, download_line)
         made_by = "destruction" if outliers is None else outliers
-        sheet = data_sheet(dataset, resolved.data, made_by, samples, pictures, resolved.seed)
+        with working(quiet) as work:
+            work.tell("loading the data")
+            dataset = load(resolved.data, resolved.seed, work.download)
+            work.tell("making outliers")
+            sheet = data_sheet(dataset, resolved.data, made_by, samples, pictures, resolved.seed)
     write(sheet, png)
     if as_json:
         print(json.dumps(without_nan({**sheet.about, "png": str(png)})))
@@ -553,6 +567,7 @@ def show_confusion(
     png: Annotated[Path, typer.Option(metavar="FILE", help="Where to draw the picture.")] = Path("confusion.png"),
     workers: Workers = None,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Draw which classes a run's model takes for which, and for unknown: its confusion matrix on the test data.
 
@@ -572,8 +587,9 @@ def show_confusion(
     from fedwild.api import Run
     from fedwild.confusion_picture import confusion_figures, write
 
-    confusion = confusion_figures(Run(folder), client, whole(workers))
-    write(confusion, png)
+    with working(quiet) as work:
+        confusion = confusion_figures(Run(folder), client, whole(workers), work.tell)
+        write(confusion, png)
     tell_of_picture(confusion.described(), png, as_json)
 
 
@@ -586,6 +602,7 @@ def show_features(
     png: Annotated[Path, typer.Option(metavar="FILE", help="Where to draw the picture.")] = Path("features.png"),
     workers: Workers = None,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Draw where a run's model puts test samples: a map (t-SNE) of their embeddings, the input of the network's head.
 
@@ -611,8 +628,9 @@ def show_features(
 
     count = number("--samples", samples, SAMPLES, range(FEWEST, 100_001))
     draws = number("--seed", seed, 0, range(2**63))
-    features = feature_figures(Run(folder), count, draws, client, whole(workers))
-    write(features, png)
+    with working(quiet) as work:
+        features = feature_figures(Run(folder), count, draws, client, whole(workers), work.tell)
+        write(features, png)
     tell_of_picture(features.described(), png, as_json)
 
 

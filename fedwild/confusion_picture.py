@@ -16,6 +16,7 @@ from fedwild.heat_map import HeatMap
 from fedwild.heat_map import draw as draw_table
 from fedwild.metrics import confusion_matrix
 from fedwild.shown_run import ShownRun
+from fedwild.watching import Tell, nobody
 
 if TYPE_CHECKING:
     from fedwild.api import Run
@@ -57,9 +58,12 @@ def figures(run: Run, client: str | None = None, workers: int | None = None) -> 
     return confusion_figures(run, client, workers).described()
 
 
-def confusion_figures(run: Run, client: str | None = None, workers: int | None = None) -> Confusion:
+def confusion_figures(
+    run: Run, client: str | None = None, workers: int | None = None, tell: Tell = nobody
+) -> Confusion:
     """The confusion matrix of a finished run, or of an unfinished one's last checkpoint."""
-    outcome = run.outcome(client, workers=workers)
+    tell("loading the data", 0, None)
+    outcome = run.outcome(client, workers=workers, tell=tell)
     shown = ShownRun.of(run, client)
     return Confusion(shown, confusion_matrix(outcome.decision.numpy(), outcome.truth.numpy(), len(shown.known)))
 

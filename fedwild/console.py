@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 from rich.text import Text
+
+from fedwild.progress import ProgressLine, WorkDisplay, size
+from fedwild.run_progress import Clock, RunProgress
 
 SHOWN = {
     "closed_accuracy": "closed accuracy",
@@ -34,41 +30,34 @@ SHOWN_IF_THERE = {
 
 
 class RunDisplay:
-    """Listens to a run's events: bars on a terminal, plain lines elsewhere, nothing if quiet."""
+    """Listens to a run's events: a line of progress on a terminal, plain lines elsewhere, nothing if quiet."""
 
-    def __init__(self, console: Console, quiet: bool = False) -> None:
+    def __init__(self, console: Console, quiet: bool = False, now: Clock = time.monotonic) -> None:
         self._console = console
         self._quiet = quiet
+        self._progress = RunProgress(now)
+        self._line = ProgressLine(console, now) if console.is_terminal and not quiet else None
+        self._work = WorkDisplay(console, quiet, now, self._line)
         self.folder = ""
-        self._bars: Progress | None = None
-        self._rounds_total = 0
-        self._clients_total = 0
-        self._clients_done = 0
 
     def __enter__(self) -> RunDisplay:
-        if self._console.is_terminal and not self._quiet:
-            self._bars = Progress(
-                TextColumn("{task.description:<24}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                console=self._console,
-                transient=True,
-            )
-            self._bars.start()
-            self._rounds = self._bars.add_task("rounds", total=None)
-            self._clients = self._bars.add_task("clients", total=None)
+        if self._line is not None:
+            self._line.show(self._progress.text)
+            self._line.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bars is not None:
-            self._bars.stop()
+        if self._line is not None:
+            self._line.stop()
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Show one event."""
         if self._quiet and event["event"] != "folder":
             return
+        self._progress(event)
+        if self._line is not None and self._progress.rounds is not None:
+            progress = self._progress
+            self._line.show(progress.text, progress.done, progress.rounds, progress.seconds_left())
         handler = getattr(self, "_on_" + event["event"].replace("-", "_"), None)
         if handler is not None:
             handler(event)
@@ -82,16 +71,14 @@ class RunDisplay:
             self._say(f"run folder {event['path']}")
 
     def _on_download(self, event: dict[str, Any]) -> None:
-        if self._bars is not None:
-            known = f" of {size(event['total'])}" if event["total"] else ""
-            self._bars.update(self._rounds, description=f"{event['file']} {size(event['done'])}{known}")
+        self._work.download(event["file"], event["done"], event["total"])
 
     def _on_listening(self, event: dict[str, Any]) -> None:
         how = "with TLS, for registered sites" if event["tls"] else "without TLS"
         self._say(f"sites are expected at {event['address']} ({how})")
 
     def _on_waiting(self, event: dict[str, Any]) -> None:
-        self._say(f"waiting for {count(event['sites'], 'site')}")
+        self._work.tell(f"waiting for {count(event['sites'], 'site')}")
 
     def _on_site(self, event: dict[str, Any]) -> None:
         self._say(f"  {event['client']} is there: {event['samples']} samples, torch {event['torch']}")
@@ -106,62 +93,35 @@ class RunDisplay:
         how = "to be welcomed" if event["newcomer"] else "as a member"
         self._say(f"  {event['client']} joins, {how}: {event['samples']} samples")
 
-    def _on_start(self, event: dict[str, Any]) -> None:
-        self._begin(event)
-
     def _on_resume(self, event: dict[str, Any]) -> None:
         self._say(f"going on with round {event['next_index'] + 1} of {event['rounds']}")
-        self._begin(event)
-
-    def _begin(self, event: dict[str, Any]) -> None:
-        self._rounds_total = event["rounds"]
-        if self._bars is not None:
-            total, done = event["rounds"], event["next_index"]
-            self._bars.update(self._rounds, description="rounds", total=total, completed=done)
-
-    def _on_round_start(self, event: dict[str, Any]) -> None:
-        self._clients_total, self._clients_done = event["clients"], 0
-        if self._bars is not None:
-            self._bars.reset(self._clients, total=event["clients"], description="clients")
-
-    def _on_client_start(self, event: dict[str, Any]) -> None:
-        if self._bars is not None:
-            self._bars.update(self._clients, description=f"training {event['client']}")
 
     def _on_client(self, event: dict[str, Any]) -> None:
-        self._clients_done += 1
-        if self._bars is not None:
-            self._bars.advance(self._clients)
-        elif self._clients_total <= 20:
+        if self._line is None and self._progress.clients <= 20:
             info = event["info"]
             loss = f", loss {info['loss']:.3f}" if isinstance(info.get("loss"), float) else ""
             self._say(
                 f"  {event['client']}: {info['samples']} samples{loss}, {event['seconds']:.2f} s "
-                f"({self._clients_done}/{self._clients_total})"
+                f"({self._progress.clients_done}/{self._progress.clients})"
             )
         for note in event.get("notes", []):
             self._say(f"  {event['client']}: {note}")
 
     def _on_client_failed(self, event: dict[str, Any]) -> None:
-        self._clients_done += 1
-        if self._bars is not None:
-            self._bars.advance(self._clients)
         self._say(f"  {event['client']} is left out of this round: {event['reason']}")
 
     def _on_note(self, event: dict[str, Any]) -> None:
         self._say(f"  note: {event['text']}")
 
     def _on_skip(self, event: dict[str, Any]) -> None:
-        self._say(f"round {event['index'] + 1}/{self._rounds_total} {event['phase']}: not needed")
+        self._say(f"round {event['index'] + 1}/{self._progress.rounds} {event['phase']}: not needed")
 
     def _on_round(self, event: dict[str, Any]) -> None:
-        if self._bars is not None:
-            self._bars.update(self._rounds, completed=event["index"] + 1)
         parts = [f"loss {event['loss']:.4f}"] if event["loss"] is not None else []
         metrics = event["metrics"] or {}
         parts += [f"{label} {figure(key, metrics[key])}" for key, label in shown(metrics).items() if key in metrics]
         self._say(
-            f"round {event['index'] + 1}/{self._rounds_total} {event['phase']}: {', '.join(parts) or 'done'} "
+            f"round {event['index'] + 1}/{self._progress.rounds} {event['phase']}: {', '.join(parts) or 'done'} "
             f"({event['seconds'] + event['evaluation_seconds']:.1f} s)"
         )
 
@@ -184,15 +144,6 @@ def shown(metrics: dict[str, Any]) -> dict[str, str]:
 def extra_columns(metrics: dict[str, Any]) -> int:
     """How many figures are shown beside the usual ones."""
     return len(shown(metrics)) - len(SHOWN)
-
-
-def size(count: float) -> str:
-    """Bytes as people read them."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError("unreachable")
 
 
 def count(number: int, noun: str) -> str:

@@ -27,6 +27,7 @@ from fedwild.errors import UserError
 from fedwild.metrics import UNKNOWN
 from fedwild.rng import Rng
 from fedwild.shown_run import ShownRun
+from fedwild.watching import Tell, nobody
 
 if TYPE_CHECKING:
     from fedwild.api import Run
@@ -121,21 +122,29 @@ def figures(
 
 
 def feature_figures(
-    run: Run, samples: int = SAMPLES, seed: int = 0, client: str | None = None, workers: int | None = None
+    run: Run,
+    samples: int = SAMPLES,
+    seed: int = 0,
+    client: str | None = None,
+    workers: int | None = None,
+    tell: Tell = nobody,
 ) -> Features:
     """The embeddings of a finished run, or of an unfinished one's last checkpoint, on a map."""
     if samples < FEWEST:
         raise UserError(f"samples = {samples} is not allowed: {NEIGHBOURS} neighbours each take at least {FEWEST}.")
     rng = Rng(seed).child("features")
+    tell("loading the data", 0, None)
     rows = drawn(run.test_rows(client), samples, rng)
     if len(rows) < FEWEST:
         raise UserError(
             f"run {str(run.path)!r} has {counted(len(rows), 'test sample')} here: "
             f"{NEIGHBOURS} neighbours each take at least {FEWEST}."
         )
+    tell("embedding test samples", 0, None)
     embeddings = run.embed(run.experiment.dataset.x_test[rows], client).flatten(1).double().numpy()
     check_embeddings(embeddings)
-    outcome = run.outcome(client, rows, workers)
+    outcome = run.outcome(client, rows, workers, tell)
+    tell("making the map (t-SNE)", 0, None)
     shown = ShownRun.of(run, client)
     return Features(
         shown=shown,

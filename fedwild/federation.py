@@ -25,7 +25,7 @@ from fedwild.protocol import Replies, Server, Step
 from fedwild.rng import Rng
 from fedwild.runs.events import EventLog
 from fedwild.runs.folder import RunFolder
-from fedwild.schedule import arrivals_of, steps_of
+from fedwild.schedule import arrivals_of, phases_of, steps_of
 from fedwild.site_evaluation import evaluated_at_sites
 
 Listener = Callable[[dict[str, Any]], None]
@@ -128,7 +128,9 @@ class Federation:
         self.folder.drop_lost_states(ledger.next_index - 1)
         self._saved_states = dict(ledger.states)
         resumed = self.folder.events.stat().st_size > int(self.folder.facts().get("inherited_bytes", 0))
-        self._tell("resume" if resumed else "start", next_index=ledger.next_index, rounds=self._first + len(self.steps))
+        ahead = phases_of(self.steps[ledger.next_index - self._first :])
+        rounds = self._first + len(self.steps)
+        self._tell("resume" if resumed else "start", next_index=ledger.next_index, rounds=rounds, phases=ahead)
         for text in self.experiment.notes:
             self._tell("note", text=text)
         for text in starting_notes(server):
@@ -251,6 +253,7 @@ class Federation:
                 f"federation.min_clients = {federation.min_clients}. Most often: {max(reasons, key=reasons.count)}. "
                 f"{self.folder.events} tells all; `fedwild resume {self.folder.path}` tries the round again."
             )
+        self._listener({"event": "merging", "index": step.index})
         self.method.merge(server, Replies(accepted))
         self._sweep()
         trained = time.perf_counter() - begin
@@ -370,6 +373,7 @@ class Federation:
 
     def _evaluate(self, server: Server, ledger: Ledger) -> Evaluation:
         """Measure the server as it is now."""
+        self._listener({"event": "measuring", "index": server.step.index})
         snapshot = self._spool / f"server-{server.step.index}.safetensors"
         server.to_payload().write(snapshot, durable=False)
         e = self.experiment

@@ -17,6 +17,7 @@ from fedwild.errors import UserError
 if TYPE_CHECKING:
     from fedwild.api import Run
     from fedwild.console import RunDisplay
+    from fedwild.progress import WorkDisplay
 
 NARROW = 72
 WIDER = 14
@@ -134,12 +135,17 @@ def refuse(options: Mapping[str, object], reason: str) -> None:
             raise UserError(f"{option} {shown} is not allowed: it goes {reason}.")
 
 
-def download_line(file: str, done: int, total: int | None) -> None:
-    """Progress of a download, on one line of standard error."""
-    from fedwild.console import size
+@contextmanager
+def working(quiet: bool = False) -> Iterator[WorkDisplay]:
+    """Show how far a command is that makes no run; Ctrl-C ends it in a word."""
+    from fedwild.progress import WorkDisplay
 
-    if sys.stderr.isatty():
-        print(f"\r{file} {size(done)}{f' of {size(total)}' if total else ''}   ", end="", file=sys.stderr, flush=True)
+    try:
+        with WorkDisplay(err, quiet) as display:
+            yield display
+    except KeyboardInterrupt:
+        print("interrupted.", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 def show_result(done: Run, as_json: bool) -> None:

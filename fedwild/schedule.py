@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from fedwild.errors import UserError, unknown_name
 from fedwild.protocol import Method, Step
@@ -23,6 +24,11 @@ def steps_of(method: Method, first: int = 0) -> list[Step]:
     if not steps:
         raise UserError(f"method {method.name!r} has no rounds: its phases must add up to at least one.")
     return steps
+
+
+def phases_of(steps: Sequence[Step]) -> list[tuple[str, int]]:
+    """The phases of rounds in their order, with the number of rounds of each."""
+    return [(name, len(list(rounds))) for name, rounds in groupby(steps, key=lambda step: step.phase)]
 
 
 def arrivals_of(arrivals: Mapping[str, int | str], steps: Sequence[Step]) -> dict[str, int]:
