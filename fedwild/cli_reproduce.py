@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedwild.errors import UserError
-from fedwild.options import Json, Names, Number, Quiet, Settings, Words, Workers, err, out, real, whole
+from fedwild.options import Json, Names, Quiet, Settings, Words, Workers, err, out, real, whole
 
 if TYPE_CHECKING:
     from fedwild.papers import Table
@@ -68,53 +68,39 @@ def reproduce(
       fedwild reproduce gains/table1 --only setting=reviews-dvd-books --seeds 0,1,2 --out gains.md
     """
     from fedwild import papers
+    from fedwild.reproduction import outcomes_of, plan
+    from fedwild.tables import format_of
 
     if listing:
         show_list(name, only, as_json)
         return
     if name is None:
         raise UserError("TABLE is missing: name one, such as fedov/table1; `fedwild reproduce --list` shows all.")
-    table = chosen(papers.table(name), only)
-    share, numbers, targets = share_of(scale), seeds_of(seeds), [Path(file) for file in files or []]
-    carry(table, share, numbers, stand_in, settings or [], out_folder, targets, workers, dry_run, as_json, quiet)
-
-
-def carry(
-    table: Table,
-    scale: float,
-    seeds: list[int],
-    stand_in: bool,
-    settings: list[str],
-    out_folder: Path,
-    targets: list[Path],
-    workers: Number,
-    dry_run: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Plan, run and show."""
-    from fedwild.batch import Progress, carry_out
-    from fedwild.batch_display import BatchDisplay
-    from fedwild.reproduction import outcomes_of, plan
-    from fedwild.tables import format_of
-
+    targets = [Path(file) for file in files or []]
     for target in targets:
         format_of(target)
-    todo = plan(table, out_folder, scale, seeds, stand_in, settings)
+    table = chosen(papers.table(name), only)
+    todo = plan(table, out_folder, share_of(scale), seeds_of(seeds), stand_in, settings or [])
     if not todo.runs:
         waits = "; ".join(f"{reason} ({count} cells)" for reason, count in todo.reasons.items())
         raise UserError(f"{table.name}: none of the chosen cells can be run here. They wait for {waits}.")
-    progress = Progress(len(todo.runs))
-    if not dry_run:
-        try:
-            with BatchDisplay(err, quiet) as display:
-                progress = carry_out(todo.runs, display, whole(workers))
-        except KeyboardInterrupt:
-            err.print("interrupted: the same command goes on from here.", highlight=False, soft_wrap=True)
-            raise typer.Exit(130) from None
-    show(todo, outcomes_of(todo, progress.failures), targets, dry_run, as_json)
-    if progress.failures:
+    failures = {} if dry_run else carried_out(todo, whole(workers), quiet)
+    show(todo, outcomes_of(todo, failures), targets, dry_run, as_json)
+    if failures:
         raise typer.Exit(1)
+
+
+def carried_out(todo: Plan, workers: int | None, quiet: bool) -> dict[str, UserError]:
+    """Do what is not done yet; what ended runs, by label."""
+    from fedwild.batch import carry_out
+    from fedwild.batch_display import BatchDisplay
+
+    try:
+        with BatchDisplay(err, quiet) as display:
+            return carry_out(todo.runs, display, workers).failures
+    except KeyboardInterrupt:
+        err.print("interrupted: the same command goes on from here.", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
 
 
 def show(todo: Plan, outcomes: list[Outcome], targets: list[Path], dry_run: bool, as_json: bool) -> None:
