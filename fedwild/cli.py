@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedwild import __version__
+from fedwild.cli_compare import compare, sweep
 from fedwild.cli_reproduce import reproduce
-from fedwild.cli_compare import compare
 from fedwild.cli_sites import coordinate, flower_app, site
 from fedwild.cli_track import track
 from fedwild.errors import UserError
@@ -309,6 +309,7 @@ def predict(
 app.command()(coordinate)
 app.command()(site)
 app.command()(compare)
+app.command()(sweep)
 app.command()(reproduce)
 app.command()(track)
 

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from fedwild.options import Json, Names, out
+from fedwild.errors import UserError
+from fedwild.options import (
+    ConfigFile,
+    Json,
+    Names,
+    PathOption,
+    Quiet,
+    Settings,
+    Words,
+    Workers,
+    err,
+    out,
+    whole,
+    working,
+)
+
+if TYPE_CHECKING:
+    from fedwild.sweeps import Record, Sweep
 
 Metrics = Annotated[
     Names, typer.Option("--metric", metavar="NAME", help="A figure of result.json; repeatable (those `run` shows).")
@@ -55,3 +73,115 @@ def compare(
     print_table(out, table)
     for file in files or []:
         out.print(f"table written to {file}", highlight=False, markup=False, soft_wrap=True)
+
+
+def sweep(
+    config: ConfigFile = None,
+    settings: Settings = None,
+    seeds: Annotated[
+        Words, typer.Option(metavar="N|N,N...", help="So many seeds from 0 on, or these; wins over sweep.seeds.")
+    ] = None,
+    grid: Annotated[
+        Names,
+        typer.Option(metavar="SECTION.KEY=V1,V2...", help="A setting and its values; repeatable, all combinations."),
+    ] = None,
+    out_folder: Annotated[
+        PathOption, typer.Option("--out", metavar="DIR", help="The sweep's folder (runs/sweep-CONFIG).")
+    ] = None,
+    metrics: Metrics = None,
+    workers: Workers = None,
+    rows: Annotated[str, typer.Option(metavar="KIND", help="sets: a row for all seeds together; or runs.")] = "sets",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the runs, and do none.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a config with many settings and seeds, and compare the results in one table.
+
+    What varies is in the config's [sweep] table, or in options. All combinations are checked before the first run. The
+    same command goes on where an earlier one stopped, and a larger grid keeps what is done. A run that fails stops no
+    other; the exit code is then 1.
+
+    Examples:
+
+      fedwild sweep examples/sweep.toml
+
+      fedwild sweep --grid method.name=fedavg,fedov --grid partition.beta=0.1,0.5 --seeds 3 --out runs/methods
+
+      fedwild sweep my.toml --seeds 0,1,2,3,4 --dry-run
+    """
+    from fedwild import sweeps
+    from fedwild.batch_display import BatchDisplay
+
+    if rows not in ("sets", "runs"):
+        raise UserError(f"--rows {rows} is not allowed: it must be sets or runs.")
+    plan = plan_of(config, settings or [], seeds, grid or [], out_folder, workers)
+    record = sweeps.Record(plan)
+    with working(quiet) as work:
+        sweeps.check_sweep(plan, record, work)
+    if dry_run:
+        show_plan(plan, record, as_json)
+        return
+    try:
+        with BatchDisplay(err, quiet) as display:
+            progress = sweeps.run_sweep(plan, record, display, whole(workers))
+    except KeyboardInterrupt:
+        done = sum(record.finished(run) is not None for run in plan.runs)
+        told = f"{done} of {len(plan.runs)} runs are done in {plan.folder}; the same command goes on"
+        print(f"interrupted: {told}.", file=sys.stderr)
+        raise typer.Exit(130) from None
+    for label, problem in progress.failures.items():
+        print(f"failed: {label}: {problem}", file=sys.stderr)
+    show_sweep(plan, record, progress.failures, metrics or [], rows == "runs", as_json)
+    if progress.failures:
+        raise typer.Exit(1)
+
+
+def plan_of(
+    config: Path | None,
+    settings: list[str],
+    seeds: str | None,
+    grid: list[str],
+    folder: Path | None,
+    workers: str | None,
+) -> Sweep:
+    """The sweep that a file and options ask for."""
+    from fedwild.api import flag_layer
+    from fedwild.config import read_toml, setting_layers
+    from fedwild.sweeps import merged, planned_sweep, read_axes
+
+    base = read_toml(config) if config is not None else {}
+    fixed = merged(*setting_layers(settings))
+    axes = read_axes(base.pop("sweep", {}), grid, seeds, fixed)
+    place = folder or Path("runs") / (f"sweep-{config.stem}" if config is not None else "sweep")
+    return planned_sweep(place, base, axes, merged(fixed, flag_layer(workers=whole(workers))))
+
+
+def show_plan(plan: Sweep, record: Record, as_json: bool) -> None:
+    """What a sweep would do."""
+    rows = record.rows({})
+    if as_json:
+        print(json.dumps({"sweep": str(plan.folder), "runs": rows}))
+        return
+    for row in rows:
+        line = f"{row['state']:<10} {row['label']}, seed {row['seed']}: {row['folder']}"
+        out.print(line, highlight=False, markup=False, soft_wrap=True)
+    done = sum(row["state"] == "finished" for row in rows)
+    out.print(f"{len(rows)} runs, {done} of them done; none was begun (--dry-run)", highlight=False, markup=False)
+
+
+def show_sweep(
+    plan: Sweep, record: Record, failures: dict[str, UserError], metrics: list[str], each_run: bool, as_json: bool
+) -> None:
+    """The closing table, on the screen and in the sweep's folder."""
+    from fedwild.sweeps import compared_sweep, write_tables
+    from fedwild.tables import print_table
+
+    comparison = compared_sweep(plan, record, metrics, failures, each_run)
+    table = comparison.table()
+    write_tables(plan, table)
+    if as_json:
+        print(json.dumps({**comparison.described(), "sweep": str(plan.folder), "runs": record.rows(failures)}))
+        return
+    print_table(out, table)
+    told = f"sweep folder: {plan.folder} (runs.csv, table.html, table.csv, table.tex, table.md)"
+    out.print(told, highlight=False, markup=False, soft_wrap=True)
