@@ -41,7 +41,7 @@ class ProgressLine:
             expand=True,
             transient=True,
         )
-        self._task = self._bars.add_task("", total=None, ends=None)
+        self._task = self._bars.add_task("getting ready", total=None, ends=None)
 
     def start(self) -> None:
         self._bars.start()

@@ -32,7 +32,7 @@ def printed(thing: Any, width: int = 200) -> str:
 def events(clients: int = 2, rounds: int = 2) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = [
         {"event": "folder", "path": "runs/[x]-001"},
-        {"event": "start", "next_index": 0, "rounds": rounds},
+        {"event": "start", "next_index": 0, "rounds": rounds, "phases": [["train", rounds]]},
     ]
     for index in range(rounds):
         told.append({"event": "round-start", "phase": "train", "round": index, "index": index, "clients": clients})
@@ -140,12 +140,19 @@ def test_quiet_says_nothing_at_all() -> None:
     assert shown(events(), quiet=True, terminal=True) == ""
 
 
-def test_a_terminal_gets_bars_and_still_a_line_per_round() -> None:
+def test_a_terminal_gets_a_line_of_progress_and_still_a_line_per_round() -> None:
     text = shown(events(), terminal=True)
-    assert "round 2/2 train" in text
+    assert "round 2/2 train: loss 0.2500" in text
     assert "\x1b[" in text
-    assert "clients" in text
+    assert " left" in text
     assert "c0: 7 samples" not in text
+
+
+def test_waiting_for_sites_is_told_once_elsewhere_and_shown_as_progress_on_a_terminal() -> None:
+    told = [{"event": "waiting", "sites": 2}]
+    assert shown(told) == "waiting for 2 sites\n"
+    assert "waiting for 2 sites" in shown(told, terminal=True)
+    assert " left" in shown(told, terminal=True)
 
 
 def test_a_client_left_out_is_told_with_the_reason() -> None:
@@ -161,11 +168,14 @@ def test_a_clients_notes_are_shown() -> None:
 
 
 def test_a_resumed_run_says_where_it_goes_on() -> None:
-    assert "going on with round 6 of 9" in shown([{"event": "resume", "next_index": 5, "rounds": 9}])
+    assert "going on with round 6 of 9" in shown(
+        [{"event": "resume", "next_index": 5, "rounds": 9, "phases": [["train", 4]]}]
+    )
 
 
 def test_a_round_that_was_not_needed_is_told() -> None:
-    told = [{"event": "start", "next_index": 0, "rounds": 3}, {"event": "skip", "index": 1, "phase": "distil"}]
+    told: list[dict[str, Any]] = [{"event": "start", "next_index": 0, "rounds": 3, "phases": [["distil", 3]]}]
+    told.append({"event": "skip", "index": 1, "phase": "distil"})
     assert "round 2/3 distil: not needed" in shown(told)
 
 
