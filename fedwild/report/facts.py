@@ -1,0 +1,117 @@
+"""All that a report tells of a run, collected once; whatever cannot be had is replaced by the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedwild.config import read_toml
+from fedwild.data import SITES, Split
+from fedwild.errors import UserError
+from fedwild.report.guard import reason_of
+from fedwild.report.history import History
+from fedwild.report.seen import Seen, extremes, seen_of
+
+if TYPE_CHECKING:
+    from fedwild.api import Run
+    from fedwild.experiment import Experiment
+
+AT_SITES = (
+    "The samples are at the run's sites, which do not give them away: what is drawn from single samples is left out."
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A run, read once."""
+
+    run: Run
+    about: dict[str, Any]
+    """run.json."""
+    table: dict[str, Any]
+    """config.toml, as it is."""
+    result: dict[str, Any] | None
+    """The final figures; None while the run is unfinished."""
+    history: History
+    split: Split | None
+    views: Sequence[Seen]
+    """The answers of the common model, or of the worst and of the best client's own."""
+    no_views: str
+    """Why there are none."""
+    no_data: str
+    """Why the samples cannot be looked at."""
+
+    @property
+    def method(self) -> str:
+        return str(self.table.get("method", {}).get("name", "?"))
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """The final figures, or those of the last round that was evaluated."""
+        if self.result is not None:
+            return dict(self.result["metrics"])
+        return self.history.measured[-1].metrics if self.history.measured else {}
+
+    @property
+    def by(self) -> dict[str, dict[str, float | None]]:
+        """The same by client or domain."""
+        if self.result is not None:
+            return dict(self.result.get("by") or {})
+        return self.history.measured[-1].by if self.history.measured else {}
+
+    @property
+    def at_sites(self) -> bool:
+        return self.table.get("data", {}).get("name") == SITES
+
+    @property
+    def experiment(self) -> Experiment:
+        """The run's data and split; a `UserError` says why they cannot be had."""
+        if self.no_data:
+            raise UserError(self.no_data)
+        return self.run.experiment
+
+    def views_or_reason(self) -> Sequence[Seen]:
+        """The answers; a `UserError` says why there are none."""
+        if not self.views:
+            raise UserError(self.no_views)
+        return self.views
+
+
+def facts_of(run: Run, workers: int) -> Facts:
+    """Read a run and ask its model about the test data."""
+    result, history = run.folder.result(), History(run.events())
+    table = read_toml(run.path / "config.toml")
+    no_data = AT_SITES if table.get("data", {}).get("name") == SITES else reason_of(lambda: run.experiment)
+    views: list[Seen] = []
+
+    def look() -> None:
+        measured = history.measured[-1].by if history.measured else {}
+        views.extend(views_of(run, workers, measured if result is None else result.get("by") or {}))
+
+    no_views = no_data or reason_of(look)
+    splits: list[Split] = []
+    reason_of(lambda: splits.append(run.folder.split()))
+    return Facts(
+        run=run,
+        about=run.folder.facts(),
+        table=table,
+        result=result,
+        history=history,
+        split=splits[0] if splits else None,
+        views=views,
+        no_views=no_views,
+        no_data=no_data,
+    )
+
+
+def views_of(run: Run, workers: int, by: dict[str, dict[str, float | None]]) -> list[Seen]:
+    """The common model's answers, or those of two clients' own models."""
+    method, server = run.settings.make_method(), run.server()
+    if not method.is_personal(server):
+        return [seen_of(run, None, "", workers)]
+    tested = {client.name for client in run.experiment.split.clients if len(client.test)}
+    owners = [name for name in method.owners(server) if name in tested]
+    if not owners:
+        raise UserError("no client with a model of its own has test samples.")
+    return [seen_of(run, name, about, workers) for name, about in extremes(by, owners)]

@@ -1,0 +1,72 @@
+"""The page: head, key figures, sections; one file that needs nothing else."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import fedwild
+from fedwild.report.facts import Facts
+from fedwild.report.guard import guarded, log
+from fedwild.report.markup import Html, tag
+from fedwild.report.palette import stylesheet
+from fedwild.report.sections import SECTIONS, Section
+from fedwild.report.sections.overview import subtitle_of, tiles, title_of
+
+
+def page_of(facts: Facts) -> str:
+    """The whole page as text."""
+    shown = [section for section in SECTIONS if concerned(section, facts)]
+    bodies = [drawn(section, facts) for section in shown]
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        # An empty icon keeps browsers from asking for one.
+        Html('<link rel="icon" href="data:,">'),
+        tag("title", f"{title_of(facts)} – fedwild report"),
+        tag("style", Html(stylesheet() + own("style.css"))),
+    )
+    body = tag(
+        "body",
+        header(facts),
+        tag("nav", *(tag("a", section.title, href=f"#{section.id}") for section in shown)),
+        tag("main", *state(facts), guarded("key figures", lambda: tiles(facts)), *bodies),
+        tag("footer", f"Made by fedwild {fedwild.__version__} from the run folder {facts.run.path}."),
+        tag("script", Html(own("script.js"))),
+    )
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def own(name: str) -> str:
+    """A file of this package as text."""
+    return resources.files("fedwild.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def header(facts: Facts) -> Html:
+    button = tag("button", "Dark or light", type="button", id="theme", class_="needs-script")
+    titles = tag("div", tag("h1", title_of(facts)), tag("p", subtitle_of(facts)))
+    return tag("header", titles, button)
+
+
+def state(facts: Facts) -> list[Html]:
+    """A word for a finished run; for an unfinished one a banner that nobody overlooks."""
+    if facts.result is not None:
+        return []
+    done, planned = facts.history.done, facts.history.planned
+    text = f"This run is unfinished: {done} of {planned} rounds are done. Figures are of the last checkpoint. "
+    return [tag("p", tag("b", text), tag("code", f"fedwild resume {facts.run.path}"), " goes on.", class_="banner")]
+
+
+def concerned(section: Section, facts: Facts) -> bool:
+    """Whether a section is shown; one that cannot tell is left out, with a warning."""
+    try:
+        return section.concerns(facts)
+    except Exception as error:
+        log.warning("report: section %r is left out: %s: %s", section.title, type(error).__name__, error)
+        return False
+
+
+def drawn(section: Section, facts: Facts) -> Html:
+    body = guarded(section.title, lambda: section.draw(facts))
+    return tag("section", tag("h2", section.title), body, id=section.id)

@@ -1,0 +1,71 @@
+"""Curves over the rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedwild.errors import UserError
+from fedwild.report.charts.lines import Series, has, line_chart, many_lines
+from fedwild.report.facts import Facts
+from fedwild.report.figure import details, figure, grid
+from fedwild.report.history import Round
+from fedwild.report.markup import Html, joined, tag
+
+MOST_CLIENTS = 200
+OPEN = {"closed_accuracy": "closed accuracy", "auroc": "AUROC", "oscr": "OSCR", "open_macro_f1": "open macro-F1"}
+DISCOVERY = {"known_accuracy": "known classes", "novel_accuracy": "novel classes", "all_accuracy": "all"}
+NEWCOMER = {"target_accuracy": "newcomer", "source_accuracy": "others", "global_accuracy": "both"}
+
+
+def draw(facts: Facts) -> Html:
+    """Loss and figures per round; each client's loss on demand."""
+    rounds, borders = facts.history.rounds, facts.history.borders
+    if not rounds:
+        raise UserError("no round is finished yet.")
+    numbers = [float(row.number) for row in rounds]
+    losses = [row.loss for row in rounds]
+    figures = [
+        figure(
+            "Loss",
+            lambda: line_chart([Series("loss", numbers, losses)], "round", "loss", borders=borders),
+            "Mean of the clients' training losses. Gaps: rounds without training, or no finite loss.",
+        ),
+        figure(
+            "Accuracy and open-set figures",
+            lambda: over_rounds(facts.history.measured, OPEN, borders),
+            "On the test data, after each round that was evaluated.",
+        ),
+    ]
+    for title, names, about in (
+        ("Known and novel classes", DISCOVERY, "Discovered classes are matched with the true ones, one for one."),
+        ("The newcomer and the others", NEWCOMER, "T-Acc, S-Acc and G-Acc: accuracy on their own test data."),
+    ):
+        if any(key in row.metrics for row in rounds for key in names):
+            figures.append(figure(title, lambda n=names: over_rounds(facts.history.measured, n, borders), about))  # type: ignore[misc]
+    return joined([grid(figures), clients_part(facts)])
+
+
+def over_rounds(rounds: Sequence[Round], names: dict[str, str], borders: Sequence[tuple[float, str]]) -> Html:
+    """Figures of these names, round by round."""
+    x = [float(row.number) for row in rounds]
+    series = [Series(label, x, [row.metrics.get(key) for row in rounds]) for key, label in names.items()]
+    return line_chart(series, "round", "share", percent=True, borders=borders)
+
+
+def clients_part(facts: Facts) -> Html:
+    """All clients' losses as thin lines, with a switch to bring one out."""
+    told = {
+        name: record.losses
+        for name, record in facts.history.clients.items()
+        if any(has(loss) for loss in record.losses.values())
+    }
+    if not told:
+        return Html()
+    names = list(told)[:MOST_CLIENTS]
+    series = [Series(name, list(map(float, told[name])), list(told[name].values())) for name in names]
+    options = [tag("option", "all clients", value=""), *(tag("option", name, value=name) for name in names)]
+    switch = tag("label", "Bring out ", tag("select", *options, class_="switch"), class_="needs-script")
+    part = f" The first {MOST_CLIENTS} of {len(told)} are drawn." if len(told) > MOST_CLIENTS else ""
+    about = f"One line for each client; its name shows when pointed at.{part}"
+    chart = figure("Loss by client", lambda: many_lines(series, "round", "loss"), about, wide=True)
+    return details(f"Loss of each of the {len(told)} clients", switch, chart)

@@ -1,0 +1,96 @@
+"""Contact sheets: samples that were accepted and rejected, the most telling mistakes first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedwild.classes import UNKNOWN_NAME
+from fedwild.data import samples_of
+from fedwild.drawing import Pixels, cut
+from fedwild.errors import UserError
+from fedwild.metrics import UNKNOWN
+from fedwild.report.charts.raster import png, uri
+from fedwild.report.facts import Facts
+from fedwild.report.figure import figure
+from fedwild.report.markup import Html, joined, tag
+from fedwild.report.sections.views import for_each_view
+from fedwild.report.seen import Seen
+from fedwild.sheet import pixels
+
+COLUMNS, SIDE, NAME = 12, 64, 12
+
+
+def draw(facts: Facts) -> Html:
+    """The sheets of each model that is shown."""
+    facts.views_or_reason()
+    check_pictures(facts.experiment.dataset.input_shape)
+    return for_each_view(facts, sheets)
+
+
+def check_pictures(shape: tuple[int, ...]) -> None:
+    """Refuse samples that are no pictures."""
+    if len(shape) not in (3, 4) or shape[0] not in (1, 3):
+        raise UserError(f"samples of shape {shape} are no pictures, so they are not shown.")
+
+
+def sheets(facts: Facts, seen: Seen) -> Html:
+    parts = []
+    for title, about, places, total in chosen(seen):
+        words = f"{about} {len(places)} of {total}." if total else f"{about} There are none."
+        parts.append(figure(title, lambda p=places: sheet(facts, seen, p), words, wide=True))  # type: ignore[misc]
+    return joined(parts)
+
+
+def chosen(seen: Seen) -> Iterator[tuple[str, str, NDArray[np.int64], int]]:
+    """Of each kind of answer the most telling samples: positions, and how many there are in all."""
+    accepted, known = seen.decision != UNKNOWN, seen.known
+    right = accepted & (seen.decision == seen.truth)
+    score = np.nan_to_num(seen.unknown, nan=np.inf)
+    kinds = (
+        ("Unknown but accepted", "Lowest unknown score first.", accepted & ~known, score),
+        ("Known but rejected", "Highest unknown score first.", ~accepted & known, -score),
+        ("Known, taken for another class", "Lowest unknown score first.", accepted & known & ~right, score),
+        ("Accepted and right", "Lowest unknown score first.", right, score),
+        ("Rejected and right", "Highest unknown score first.", ~accepted & ~known, -score),
+    )
+    for title, about, members, order in kinds:
+        places = np.nonzero(members)[0]
+        # Stable, so that equal scores come in the order of the data.
+        best = places[np.argsort(order[places], kind="stable")][:COLUMNS]
+        yield title, about, best, len(places)
+
+
+def sheet(facts: Facts, seen: Seen, places: NDArray[np.int64]) -> Html:
+    """Pictures in a row, under each its true class, the answer and the score."""
+    if not len(places):
+        return Html()
+    data = facts.run.config.data
+    samples = samples_of(
+        facts.experiment.dataset, seen.rows[places], "test", data=data.model_copy(update={"augment": []})
+    )
+    cells = []
+    for place, picture in zip(places.tolist(), pixels(samples.all()[0], data), strict=True):
+        answer = UNKNOWN_NAME if seen.decision[place] == UNKNOWN else seen.classes[seen.decision[place]]
+        true, score = seen.true_names[place], f"{seen.unknown[place]:.3g}"
+        told = f"true class {true}, answer {answer}, unknown score {score}, row {seen.rows[place]} of the test data"
+        cells.append(
+            tag(
+                "div",
+                tag("img", src=uri(png(thumbnail(picture))), alt=told, title=told, class_="thumb"),
+                tag("span", cut(true, NAME), " → ", cut(answer, NAME)),
+                tag("small", score),
+            )
+        )
+    return tag("div", *cells, class_="sheet")
+
+
+def thumbnail(picture: Pixels) -> Image.Image:
+    """A picture (H, W, 3) that is small enough; the page enlarges small ones."""
+    image = Image.fromarray(np.ascontiguousarray(picture))
+    image.thumbnail((SIDE, SIDE), Image.Resampling.BOX)
+    grey = image.convert("L")
+    return grey if np.array_equal(np.asarray(grey.convert("RGB")), np.asarray(image)) else image
