@@ -9,9 +9,9 @@ from typing import Any
 
 from fedwild.comparison.columns import Column, columns_for
 from fedwild.comparison.grouping import Group, differing, grouped, named
-from fedwild.comparison.notes import data_note, left_out_note, other_settings_note, repeated_note, test_notes
+from fedwild.comparison.notes import data_note, left_out_note, other_settings_note, repeated_note, verdict_notes
 from fedwild.comparison.reading import Found
-from fedwild.comparison.significance import Test, deviation, mean, tests_against
+from fedwild.comparison.significance import Verdict, deviation, mean, all_against
 from fedwild.errors import UserError
 from fedwild.tables import Cell, ResultTable, words
 
@@ -26,13 +26,13 @@ class Entry:
     """By seed."""
     best: bool = False
     """No row shows a better one."""
-    test: Test | None = None
+    test: Verdict | None = None
     """Against the row with the best mean; None for that row itself and where nothing is tested."""
 
     def described(self) -> dict[str, Any]:
         """For programs."""
         values = list(self.values.values())
-        test = self.test or Test("", None)
+        test = self.test or Verdict("", None)
         return {
             "mean": mean(values) if values else None,
             "deviation": deviation(values) if values else None,
@@ -73,7 +73,7 @@ class Comparison:
     def all_notes(self) -> tuple[str, ...]:
         """What a reader of the table must know."""
         tested = [(row.name, entries[i].test) for entries in self.entries.values() for i, row in enumerate(self.rows)]
-        return (*test_notes(SIGN, tested), *self.notes)
+        return (*verdict_notes(SIGN, tested), *self.notes)
 
     def described(self) -> dict[str, Any]:
         """For programs: plain values."""
@@ -124,7 +124,7 @@ def compared(column: Column, rows: Sequence[Group]) -> list[Entry]:
     top = pick(there, key=lambda index: mean(list(values[index].values())))
     shown = column.shown_mean(list(values[top].values()))
     others = [index for index in there if index != top and not column.is_cost]
-    tests = dict(zip(others, tests_against(values[top], [values[index] for index in others]), strict=True))
+    tests = dict(zip(others, all_against(values[top], [values[index] for index in others]), strict=True))
     return [
         Entry(given, bool(given) and column.shown_mean(list(given.values())) == shown, tests.get(index))
         for index, given in enumerate(values)

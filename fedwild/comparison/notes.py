@@ -7,14 +7,14 @@ from pathlib import Path
 
 from fedwild.comparison.grouping import Group, differing
 from fedwild.comparison.reading import FinishedRun
-from fedwild.comparison.significance import FEWEST, LEVEL, Test
+from fedwild.comparison.significance import FEWEST, LEVEL, Verdict
 
 TRAINING_ONLY = {f"data.{key}" for key in ("validation", "unlabelled_known", "augment", "mean", "std", "train_samples")}
 """Settings of the data that leave the test data as they are."""
 MOST = 5
 
 
-def test_notes(sign: str, tested: Iterable[tuple[str, Test | None]]) -> list[str]:
+def verdict_notes(sign: str, tested: Iterable[tuple[str, Verdict | None]]) -> list[str]:
     """What the sign means, by which tests; and which rows could not be tested. `tested` are rows' names and tests."""
     done = [(name, test) for name, test in tested if test is not None]
     kinds = list(dict.fromkeys(test.kind for _, test in done if test.p is not None))

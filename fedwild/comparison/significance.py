@@ -14,7 +14,7 @@ LEVEL = 0.05
 
 
 @dataclass(frozen=True)
-class Test:
+class Verdict:
     """A row against the best one: two-sided."""
 
     kind: str
@@ -42,20 +42,20 @@ def deviation(values: Sequence[float]) -> float | None:
     return math.sqrt(math.fsum((value - center) ** 2 for value in values) / (len(values) - 1))
 
 
-def tests_against(best: Mapping[int, float], others: Sequence[Mapping[int, float]]) -> list[Test]:
+def all_against(best: Mapping[int, float], others: Sequence[Mapping[int, float]]) -> list[Verdict]:
     """Each of the others against the best, with corrected p-values; values are by seed."""
     tests = [against(best, other) for other in others]
     corrected = iter(holm([test.p for test in tests if test.p is not None]))
-    return [test if test.p is None else Test(test.kind, test.p, next(corrected)) for test in tests]
+    return [test if test.p is None else Verdict(test.kind, test.p, next(corrected)) for test in tests]
 
 
-def against(one: Mapping[int, float], other: Mapping[int, float]) -> Test:
+def against(one: Mapping[int, float], other: Mapping[int, float]) -> Verdict:
     """Paired if both have the same seeds."""
     if min(len(one), len(other)) < FEWEST:
-        return Test("too few seeds", None)
+        return Verdict("too few seeds", None)
     if one.keys() == other.keys():
-        return Test("paired t-test", paired_t([one[seed] - other[seed] for seed in one]))
-    return Test("Welch's t-test", welch_t(list(one.values()), list(other.values())))
+        return Verdict("paired t-test", paired_t([one[seed] - other[seed] for seed in one]))
+    return Verdict("Welch's t-test", welch_t(list(one.values()), list(other.values())))
 
 
 def paired_t(differences: Sequence[float]) -> float:
