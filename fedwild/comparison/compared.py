@@ -11,7 +11,7 @@ from fedwild.comparison.columns import Column, columns_for
 from fedwild.comparison.grouping import Group, differing, grouped, named
 from fedwild.comparison.notes import data_note, left_out_note, other_settings_note, repeated_note, verdict_notes
 from fedwild.comparison.reading import Found
-from fedwild.comparison.significance import Verdict, deviation, mean, all_against
+from fedwild.comparison.significance import Verdict, all_against, deviation, mean
 from fedwild.errors import UserError
 from fedwild.tables import Cell, ResultTable, words
 

@@ -177,7 +177,8 @@ def _pipes(cells: Iterable[str]) -> str:
 def _markdown(text: str) -> str:
     for mark in "\\|*_`<[]~$&":
         text = text.replace(mark, f"\\{mark}")
-    return _one_line(text)
+    # Stars beside a blank are not bold.
+    return _one_line(text).strip()
 
 
 def _latex(text: str) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedwild.comparison.significance import against, deviation, holm, mean, paired_t, all_against, welch_t
+from fedwild.comparison.significance import against, all_against, deviation, holm, mean, paired_t, welch_t
 
 A = [0.91, 0.93, 0.90, 0.94, 0.92]
 B = [0.89, 0.92, 0.885, 0.93, 0.90]
