@@ -16,6 +16,7 @@ from rich.text import Text
 from fedwild import __version__
 from fedwild.cli_compare import compare, sweep
 from fedwild.cli_reproduce import reproduce
+from fedwild.cli_report import report
 from fedwild.cli_sites import coordinate, flower_app, site
 from fedwild.cli_track import track
 from fedwild.errors import UserError
@@ -31,6 +32,7 @@ from fedwild.options import (
     Method,
     Model,
     Names,
+    NoReport,
     Number,
     OwnClient,
     Partition,
@@ -106,6 +108,7 @@ def run(
     ] = None,
     settings: Settings = None,
     tensorboard: TensorBoard = False,
+    no_report: NoReport = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -145,7 +148,7 @@ def run(
     )
     with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard) as listener:
         done = api.start(resolved, out_folder, listener)
-    show_result(done, as_json)
+    show_result(done, as_json, no_report)
 
 
 @app.command()
@@ -157,6 +160,7 @@ def resume(
     listen: Listen = None,
     certificates: Certificates = None,
     tensorboard: TensorBoard = False,
+    no_report: NoReport = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -171,7 +175,7 @@ def resume(
     with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard, folder) as listener:
         display.folder = str(folder)
         done = api.resume(folder, whole(workers), listener, name=engine, **place(superlink, listen, certificates))
-    show_result(done, as_json)
+    show_result(done, as_json, no_report)
 
 
 @app.command()
@@ -213,6 +217,7 @@ def welcome(
     ] = None,
     settings: Settings = None,
     tensorboard: TensorBoard = False,
+    no_report: NoReport = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -254,7 +259,7 @@ def welcome(
             settings=settings or (),
             listener=listener,
         )
-    show_result(done, as_json)
+    show_result(done, as_json, no_report)
 
 
 @app.command()
@@ -306,6 +311,7 @@ def predict(
     out.print(table)
 
 
+app.command()(report)
 app.command()(coordinate)
 app.command()(site)
 app.command()(compare)
@@ -589,7 +595,7 @@ def show_confusion(
     from fedwild.confusion_picture import confusion_figures, write
 
     with working(quiet) as work:
-        confusion = confusion_figures(Run(folder), client, whole(workers), work.tell)
+        confusion = confusion_figures(Run(folder), client, whole(workers), tell=work.tell)
         write(confusion, png)
     tell_of_picture(confusion.described(), png, as_json)
 
@@ -630,7 +636,7 @@ def show_features(
     count = number("--samples", samples, SAMPLES, range(FEWEST, 100_001))
     draws = number("--seed", seed, 0, range(2**63))
     with working(quiet) as work:
-        features = feature_figures(Run(folder), count, draws, client, whole(workers), work.tell)
+        features = feature_figures(Run(folder), count, draws, client, whole(workers), tell=work.tell)
         write(features, png)
     tell_of_picture(features.described(), png, as_json)
 

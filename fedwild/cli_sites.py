@@ -19,6 +19,7 @@ from fedwild.options import (
     Method,
     Model,
     Names,
+    NoReport,
     Number,
     PathOption,
     Quiet,
@@ -116,6 +117,7 @@ def coordinate(
     ] = None,
     settings: Settings = None,
     tensorboard: TensorBoard = False,
+    no_report: NoReport = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -149,7 +151,7 @@ def coordinate(
     )
     with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard) as listener:
         done = begin(resolved, out_folder, listener)
-    show_result(done, as_json)
+    show_result(done, as_json, no_report)
 
 
 @flower_app.command("keys")

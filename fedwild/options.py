@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -74,6 +75,9 @@ Certificates = Annotated[
 ]
 TensorBoard = Annotated[
     bool, typer.Option("--tensorboard", help="Write figures for TensorBoard into RUN/tensorboard while it goes.")
+]
+NoReport = Annotated[
+    bool, typer.Option("--no-report", help="Write no report.html at the end (FEDWILD_REPORT=no: never).")
 ]
 OwnClient = Annotated[
     Words,
@@ -156,9 +160,11 @@ def working(quiet: bool = False) -> Iterator[WorkDisplay]:
         raise typer.Exit(130) from None
 
 
-def show_result(done: Run, as_json: bool) -> None:
+def show_result(done: Run, as_json: bool, no_report: bool = False) -> None:
+    """The closing figures of a run, and where its folder and its report are."""
     from fedwild.console import extra_columns, result_lines, result_table
 
+    written = None if no_report else closing_report(done)
     if as_json:
         print(json.dumps(done.result))
         return
@@ -167,6 +173,22 @@ def show_result(done: Run, as_json: bool) -> None:
     else:
         out.print(result_table(done.result))
     out.print(f"run folder: {done.path}", highlight=False, markup=False, soft_wrap=True)
+    if written is not None:
+        out.print(f"report: {written}", highlight=False, markup=False, soft_wrap=True)
+
+
+def closing_report(done: Run) -> Path | None:
+    """Write the report of a run that has just ended. Whatever is wrong with it does not spoil the run."""
+    if os.environ.get("FEDWILD_REPORT") == "no":
+        return None
+    try:
+        from fedwild.report import write_report
+
+        return write_report(done)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        print(f"warning: the run is finished, but its report could not be written: {reason}", file=sys.stderr)
+        return None
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
+os.environ["FEDWILD_REPORT"] = "no"  # hundreds of small runs end in tests; those of reports ask for theirs
 
 
 @pytest.fixture(autouse=True)

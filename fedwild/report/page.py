@@ -44,7 +44,7 @@ def own(name: str) -> str:
 
 
 def header(facts: Facts) -> Html:
-    button = tag("button", "Dark or light", type="button", id="theme", class_="needs-script")
+    button = tag("button", "Light or dark", type="button", id="theme", class_="needs-script")
     titles = tag("div", tag("h1", title_of(facts)), tag("p", subtitle_of(facts)))
     return tag("header", titles, button)
 

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedwild.drawing import cut
-from fedwild.report.charts.scale import Scale, labels, ticks
+from fedwild.report.charts.scale import Scale, labels, root_ticks, ticks
 from fedwild.report.markup import Html, joined, short, tag
 
 LETTER = 6.3
 """About the width of a character at the charts' text size, 11."""
+LARGEST = 1.25
+"""No chart is drawn larger than this, in pixels for each unit."""
 SERIES = 8
 """So many series have a colour and a dash of their own; then they repeat."""
 
@@ -39,11 +41,16 @@ class Axis:
     percent: bool = False
     whole: bool = False
     """Only whole numbers, such as rounds, are marked."""
+    root: bool = False
+    """Places go by the square root of values, so that small ones are seen beside large ones."""
 
     def marks(self, about: int) -> tuple[list[float], list[str]]:
         """Values with a tick, and their texts."""
-        values = ticks(self.low, self.high, about, self.whole)
+        values = root_ticks(self.high) if self.root else ticks(self.low, self.high, about, self.whole)
         return values, labels(values, self.percent)
+
+    def scale(self, start: float, end: float) -> Scale:
+        return Scale(self.low, self.high, start, end, self.root)
 
 
 @dataclass(frozen=True)
@@ -73,11 +80,11 @@ class Frame:
 
     @property
     def across(self) -> Scale:
-        return Scale(self.x.low, self.x.high, self.left, self.right)
+        return self.x.scale(self.left, self.right)
 
     @property
     def up(self) -> Scale:
-        return Scale(self.y.low, self.y.high, self.bottom, self.top)
+        return self.y.scale(self.bottom, self.top)
 
     def drawn(self, about: str, *content: Html) -> Html:
         """The chart with its content; `about` is what a screen reader says."""
@@ -102,9 +109,9 @@ class Frame:
 
 
 def svg(width: float, height: float, about: str, *content: Html) -> Html:
-    """A picture that scales with the page."""
-    box = f"0 0 {short(width)} {short(height)}"
-    return tag("svg", *content, viewBox=box, role="img", aria_label=about, class_="chart")
+    """A picture that scales with the page, but not so far that its text outgrows the page's."""
+    box, most = f"0 0 {short(width)} {short(height)}", f"max-width:{short(width * LARGEST)}px"
+    return tag("svg", *content, viewBox=box, role="img", aria_label=about, class_="chart", style=most)
 
 
 def key(entries: Sequence[tuple[Html, str]]) -> Html:

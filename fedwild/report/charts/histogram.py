@@ -15,7 +15,7 @@ BINS = 40
 
 
 def histogram(groups: Sequence[tuple[str, Real]], x_name: str, threshold: float | None) -> Html:
-    """Outlines of each group's shares per bin; heights are shares of the group, so that sizes do not matter."""
+    """Outlines of each group's shares per bin; heights go by the square root of the group's share."""
     filled = [(name, values[np.isfinite(values)]) for name, values in groups]
     filled = [(name, values) for name, values in filled if len(values)]
     if not filled:
@@ -24,7 +24,9 @@ def histogram(groups: Sequence[tuple[str, Real]], x_name: str, threshold: float 
     # The outermost bins also hold what lies beyond them.
     shares = [np.histogram(values.clip(edges[0], edges[-1]), edges)[0] / len(values) for _, values in filled]
     top = widened(0, float(max(share.max() for share in shares)))[1]
-    frame = Frame(Axis(x_name, float(edges[0]), float(edges[-1])), Axis("share of the group", 0, top, percent=True))
+    frame = Frame(
+        Axis(x_name, float(edges[0]), float(edges[-1])), Axis("share of the group", 0, top, percent=True, root=True)
+    )
     content = [steps(frame, edges, share, number) for number, share in enumerate(shares)]
     entries = [(block(number), f"{name} ({len(values)})") for number, (name, values) in enumerate(filled)]
     if threshold is not None and edges[0] <= threshold <= edges[-1]:

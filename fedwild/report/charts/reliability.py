@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fedwild.report.calibration import Calibration
-from fedwild.report.charts.bars import swatch
 from fedwild.report.charts.frame import Axis, Frame, group, key, line, sign
 from fedwild.report.markup import Html, joined, tag
 
@@ -19,7 +18,11 @@ def reliability_chart(calibration: Calibration) -> Html:
         width = float(frame.across(high)) - left
         told = f"confidence {100 * low:.0f} to {100 * high:.0f} %: {100 * right:.1f} % of {count} right"
         bar = tag("rect", tag("title", told), x=left + 1, y=top, width=width - 2, height=frame.bottom - top)
-        content.append(group(bar, class_="bar s0"))
+        content.append(group(bar, class_="pale s0"))
     content.append(line(frame.left, frame.bottom, frame.right, frame.top, "chance"))
-    entries = [(swatch(0), "answers"), (sign(line(1, 6, 25, 6, "chance")), "confidence as it should be")]
+    answers = sign(group(tag("rect", x=5, y=1, width=16, height=10), class_="pale s0"))
+    entries = [
+        (answers, f"answers; ECE {100 * calibration.error:.1f} %"),
+        (sign(line(1, 6, 25, 6, "chance")), "confidence as it should be"),
+    ]
     return joined([frame.drawn("reliability diagram", *content), key(entries)])

@@ -24,9 +24,13 @@ class Scale:
     high: float
     start: float
     end: float
+    root: bool = False
+    """Whether places go by the square root of values; then `low` is 0."""
 
     def __call__(self, value: Any) -> Any:
         """The place of a value, or of an array of them."""
+        if self.root:
+            return self.start + (value / self.high) ** 0.5 * (self.end - self.start)
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
@@ -48,6 +52,11 @@ def ticks(low: float, high: float, about: int = 5, whole: bool = False) -> list[
     step = max(1.0, step) if whole else step
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [number * step for number in range(first, last + 1)]
+
+
+def root_ticks(high: float) -> list[float]:
+    """Round numbers up to `high` that are well apart on an axis of square roots."""
+    return [0.0, *(high * share for share in (0.01, 0.05, 0.2, 0.5, 1.0))]
 
 
 def widened(low: float, high: float) -> tuple[float, float]:

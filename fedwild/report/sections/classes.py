@@ -11,13 +11,17 @@ from fedwild.report.charts.heat import Heat, heat_map
 from fedwild.report.facts import Facts
 from fedwild.report.figure import figure, grid
 from fedwild.report.markup import Html
+from fedwild.report.sections.features import map_figure
 from fedwild.report.sections.views import for_each_view
 from fedwild.report.seen import Seen
 
+MOST_BESIDE = 12
+"""With more classes than this the matrix needs the page's whole width."""
 
-def draw_confusion(facts: Facts) -> Html:
-    """The confusion matrix of each model that is shown."""
-    return for_each_view(facts, lambda _, seen: grid([confusion_figure(seen)]))
+
+def draw_answers(facts: Facts) -> Html:
+    """The confusion matrix of each model that is shown, and the map of its embeddings."""
+    return for_each_view(facts, lambda _, seen: grid([confusion_figure(seen), map_figure(facts, seen)]))
 
 
 def confusion_figure(seen: Seen) -> Html:
@@ -25,7 +29,7 @@ def confusion_figure(seen: Seen) -> Html:
         "Rows are true classes, columns answers; per cent of the row. Unknown classes are one row; the answer "
         f"{UNKNOWN_NAME} is what scores above the threshold."
     )
-    return figure("Confusion matrix", lambda: confusion(seen), about, wide=True)
+    return figure("Confusion matrix", lambda: confusion(seen), about, wide=len(seen.classes) > MOST_BESIDE)
 
 
 def confusion(seen: Seen) -> Html:

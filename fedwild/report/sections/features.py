@@ -16,9 +16,8 @@ from fedwild.errors import UserError
 from fedwild.feature_picture import FEWEST, check_embeddings, drawn, perplexity_for
 from fedwild.report.charts.scatter import Cloud, scatter
 from fedwild.report.facts import Facts
-from fedwild.report.figure import figure, grid
+from fedwild.report.figure import figure
 from fedwild.report.markup import Html
-from fedwild.report.sections.views import for_each_view
 from fedwild.report.seen import Seen
 from fedwild.rng import Rng
 
@@ -34,17 +33,13 @@ MOST_NAMED = 16
 """With more classes than this the key has one entry for all of them."""
 
 
-def draw(facts: Facts) -> Html:
-    """The map of each model that is shown."""
-    return for_each_view(facts, panel)
-
-
-def panel(facts: Facts, seen: Seen) -> Html:
+def map_figure(facts: Facts, seen: Seen) -> Html:
+    """The map, or why there is none."""
     about = (
         f"Embeddings of up to {SAMPLES} test samples by t-SNE: neighbours stay near each other, far distances mean "
         "nothing. Dots are known classes, triangles novel and crosses unknown ones."
     )
-    return grid([figure("Feature map", lambda: feature_map(facts.run, seen), about, wide=True)])
+    return figure("Feature map", lambda: feature_map(facts.run, seen), about)
 
 
 def feature_map(run: Run, seen: Seen) -> Html:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import Any
 
 from fedwild.report.facts import Facts
 from fedwild.report.figure import table
 from fedwild.report.markup import Html, joined, tag
+from fedwild.report.sections.overview import moment
 
 MOST_LINES = 200
 
@@ -36,11 +36,4 @@ def lines_of(event: dict[str, Any]) -> list[tuple[str, str, str]]:
         "client": [f"{client}: {note}" for note in event.get("notes", [])],
     }.get(str(kind), [])
     number = str(event["index"] + 1) if isinstance(event.get("index"), int) else ""
-    return [(clock(event.get("time")), number, text) for text in texts]
-
-
-def clock(seconds: Any) -> str:
-    """A time stamp as people read it."""
-    if not isinstance(seconds, (int, float)):
-        return ""
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    return [(moment(event.get("time")), number, text) for text in texts]

@@ -28,20 +28,26 @@ def draw(facts: Facts) -> Html:
 
 
 def panels(facts: Facts, seen: Seen) -> Html:
-    accept = facts.table.get("evaluation", {}).get("accept", 0.95)
     return grid(
         [
             figure(
                 "Unknown scores",
                 lambda: scores(seen),
-                "Right of the threshold the answer is unknown. It was set on clients' own validation samples to "
-                f"accept {100 * accept:g} % of them, never on test data.",
+                f"Right of the threshold the answer is unknown. {threshold_words(facts)} Heights go by the square root.",
             ),
             figure("ROC", lambda: roc(seen), "Every threshold at once; the area is AUROC."),
             figure("OSCR", lambda: oscr_curve(seen), "Known samples that are accepted and right; the area is OSCR."),
             figure("Reliability", lambda: reliability(seen), "Known test samples and the best known class."),
         ]
     )
+
+
+def threshold_words(facts: Facts) -> str:
+    """Where the threshold comes from."""
+    if facts.run.settings.make_method().threshold() is not None:
+        return "The method fixes it."
+    accept = facts.table.get("evaluation", {}).get("accept", 0.95)
+    return f"It was set to accept {100 * accept:g} % of clients' own validation samples, never on test data."
 
 
 def scores(seen: Seen) -> Html:

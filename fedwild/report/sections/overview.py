@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -164,8 +165,19 @@ def title_of(facts: Facts) -> str:
 
 
 def subtitle_of(facts: Facts) -> str:
-    clients = max(len(facts.history.clients), 0)
-    return f"{facts.run.path.name}: {count(clients, 'client')}, {count(facts.history.done, 'round')}"
+    """The run's name, its size and its state."""
+    ends = facts.history.of("end")
+    when = f" {moment(ends[-1].get('time'))} UTC" if ends else ""
+    state = f"finished{when}" if facts.result is not None else "unfinished"
+    sizes = f"{count(len(facts.history.clients), 'client')}, {count(facts.history.done, 'round')}"
+    return f"{facts.run.path.resolve().name}: {sizes}, {state}"
+
+
+def moment(seconds: Any) -> str:
+    """A time stamp as people read it."""
+    if not isinstance(seconds, (int, float)):
+        return ""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def duration(seconds: float) -> str:

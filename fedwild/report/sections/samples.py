@@ -54,7 +54,12 @@ def chosen(seen: Seen) -> Iterator[tuple[str, str, NDArray[np.int64], int]]:
         ("Unknown but accepted", "Lowest unknown score first.", accepted & ~known, score),
         ("Known but rejected", "Highest unknown score first.", ~accepted & known, -score),
         ("Known, taken for another class", "Lowest unknown score first.", accepted & known & ~right, score),
-        ("Accepted and right", "Lowest unknown score first.", right, score),
+        (
+            "Accepted and right",
+            "Of each class in turn, lowest unknown score first.",
+            right,
+            in_turn(seen, right, score),
+        ),
         ("Rejected and right", "Highest unknown score first.", ~accepted & ~known, -score),
     )
     for title, about, members, order in kinds:
@@ -62,6 +67,15 @@ def chosen(seen: Seen) -> Iterator[tuple[str, str, NDArray[np.int64], int]]:
         # Stable, so that equal scores come in the order of the data.
         best = places[np.argsort(order[places], kind="stable")][:COLUMNS]
         yield title, about, best, len(places)
+
+
+def in_turn(seen: Seen, members: NDArray[np.bool_], score: NDArray[np.float64]) -> NDArray[np.float64]:
+    """An order (n,) in which the first of every class come before all second ones."""
+    turns = np.full(len(score), np.inf)
+    for number in range(len(seen.classes)):
+        places = np.nonzero(members & (seen.truth == number))[0]
+        turns[places[np.argsort(score[places], kind="stable")]] = np.arange(len(places))
+    return turns
 
 
 def sheet(facts: Facts, seen: Seen, places: NDArray[np.int64]) -> Html:
