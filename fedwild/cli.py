@@ -15,8 +15,8 @@ from rich.text import Text
 
 from fedwild import __version__
 from fedwild.cli_compare import compare, sweep
-from fedwild.cli_reproduce import reproduce
 from fedwild.cli_report import report
+from fedwild.cli_reproduce import reproduce
 from fedwild.cli_sites import coordinate, flower_app, site
 from fedwild.cli_track import track
 from fedwild.errors import UserError

@@ -56,7 +56,7 @@ def chosen(seen: Seen) -> Iterator[tuple[str, str, NDArray[np.int64], int]]:
         ("Known, taken for another class", "Lowest unknown score first.", accepted & known & ~right, score),
         (
             "Accepted and right",
-            "Of each class in turn, lowest unknown score first.",
+            "Classes in turn, lowest unknown score first.",
             right,
             in_turn(seen, right, score),
         ),
