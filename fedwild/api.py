@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -40,6 +39,7 @@ from fedwild.rng import Rng
 from fedwild.runs.events import read_events
 from fedwild.runs.folder import RunFolder
 from fedwild.task import Task
+from fedwild.temporary import temporary_folder
 from fedwild.watching import Tell, nobody, watched
 from fedwild.workers import worker_count
 
@@ -255,8 +255,7 @@ class Run:
         e = self.experiment
         if not len(split.test):
             self._refuse_elsewhere()
-        with tempfile.TemporaryDirectory(prefix="fedwild-") as name:
-            spool = Path(name)
+        with temporary_folder() as spool:
             snapshot = spool / "server.safetensors"
             server.to_payload().write(snapshot, durable=False)
             site = Site(e.dataset, split, e.config.data, e.method, e.task, e.config.seed, self.folder.clients, spool)

@@ -78,7 +78,11 @@ class RunDisplay:
         self._say(f"sites are expected at {event['address']} ({how})")
 
     def _on_waiting(self, event: dict[str, Any]) -> None:
-        self._work.tell(f"waiting for {count(event['sites'], 'site')}")
+        text = f"waiting for {count(event['sites'], 'site')}"
+        if self._line is None:
+            self._say(text)
+        else:
+            self._line.show(text)
 
     def _on_site(self, event: dict[str, Any]) -> None:
         self._say(f"  {event['client']} is there: {event['samples']} samples, torch {event['torch']}")

@@ -13,6 +13,8 @@ from fedwild.forecast import clock, seconds_left
 from fedwild.run_progress import Clock
 
 NARROW = 60
+EVERY_SECONDS = 10.0
+"""How often there is a line where there is no terminal."""
 
 
 class Times(ProgressColumn):
@@ -58,7 +60,7 @@ class ProgressLine:
 
 
 class WorkDisplay:
-    """What a command is busy with: one line on a terminal, a line for each step elsewhere, nothing if quiet."""
+    """What a command is busy with: one line on a terminal, elsewhere a line every few seconds, nothing if quiet."""
 
     def __init__(
         self, console: Console, quiet: bool = False, now: Clock = time.monotonic, line: ProgressLine | None = None
@@ -66,7 +68,7 @@ class WorkDisplay:
         """`line` is one that is there already."""
         self._console, self._quiet, self._now = console, quiet, now
         self._line = ProgressLine(console, now) if line is None and console.is_terminal and not quiet else line
-        self._what, self._first, self._since = "", 0, 0.0
+        self._what, self._first, self._since, self._said = "", 0, 0.0, now()
 
     def __enter__(self) -> WorkDisplay:
         if self._line is not None:
@@ -90,12 +92,18 @@ class WorkDisplay:
         if what != self._what:
             # A download that goes on from a part of the file did not fetch that part now.
             self._what, self._first, self._since = what, done, self._now()
-            if self._line is None and not self._quiet:
-                self._console.print(what, highlight=False, markup=False, soft_wrap=True)
-        if self._line is not None:
+        if self._line is None:
+            self._say(text)
+        else:
             first = self._first
             left = seconds_left(self._now() - self._since, done - first, None if total is None else total - first)
             self._line.show(text, done, total, left)
+
+    def _say(self, text: str) -> None:
+        """Print a line, unless one was printed just now: what is quick says nothing."""
+        if not self._quiet and self._now() - self._said >= EVERY_SECONDS:
+            self._said = self._now()
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def size(count: float) -> str:

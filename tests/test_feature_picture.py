@@ -324,7 +324,7 @@ def test_by_default_1500_samples_are_drawn_with_seed_0(
 ) -> None:
     asked: list[object] = []
 
-    def noted(run: Run, *settings: object) -> Features:
+    def noted(run: Run, *settings: object, tell: object) -> Features:
         asked.extend(settings)
         return shown
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fedwild import progress
 from fedwild.progress import WorkDisplay
 from tests.conftest import TINY, Cli
 
@@ -60,10 +61,10 @@ def test_a_run_has_one_line_of_progress_on_a_terminal(tmp_path: Path, columns: i
     arguments = ("run", *TINY, "--rounds", "3", "--out", "run", "--json")
     _, text = on_a_terminal(tmp_path, *arguments, columns=columns)
     lines = drawn(text)
-    progress = [line for line in lines if line.endswith(" left")]
-    assert progress
-    assert all(ONE_LINE.match(line) and len(line) <= columns for line in progress), progress
-    others = [line for line in lines if line not in progress]
+    moving = [line for line in lines if line.endswith(" left")]
+    assert moving
+    assert all(ONE_LINE.match(line) and len(line) <= columns for line in moving), moving
+    others = [line for line in lines if line not in moving]
     assert [line.split(":")[0] for line in others] == ["run folder run", *(f"round {i}/3 train" for i in (1, 2, 3))]
     # The line is drawn over itself: the cursor never has to go up more than to its own line.
     assert not re.search(r"\x1b\[([2-9]|1\d)A", text)
@@ -85,32 +86,23 @@ def test_quiet_draws_nothing_on_a_terminal(tmp_path: Path, finished_once: Path) 
 @pytest.mark.parametrize(
     ("command", "steps"),
     [
-        (["evaluate"], ["loading the data", "scoring validation samples", "answering test samples"]),
-        (["show", "confusion"], ["loading the data", "scoring validation samples", "answering test samples"]),
-        (
-            ["show", "features"],
-            [
-                "loading the data",
-                "embedding test samples",
-                "scoring validation samples",
-                "answering test samples",
-                "making the map (t-SNE)",
-            ],
-        ),
+        (["evaluate"], ["loading the data", "scoring validation samples 2/2", "answering test samples 1/1"]),
+        (["show", "confusion"], ["loading the data", "scoring validation samples 2/2", "answering test samples 1/1"]),
+        (["show", "features"], ["embedding test samples", "answering test samples 1/1", "making the map (t-SNE)"]),
+        (["show", "outliers"], ["loading the data", "making outliers"]),
+        (["data", "show"], ["loading the data", "drawing"]),
     ],
 )
-def test_without_a_terminal_there_is_a_plain_line_for_each_step(
-    cli: Cli, finished: Path, command: list[str], steps: list[str]
+def test_without_a_terminal_there_are_plain_lines_for_what_takes_long(
+    cli: Cli, finished: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], steps: list[str]
 ) -> None:
-    assert cli(*command, finished, "--workers", "0").err.splitlines() == steps
-    assert cli(*command, finished, "--workers", "0", "--quiet").err == ""
-
-
-def test_show_outliers_and_data_show_say_what_they_do(cli: Cli) -> None:
-    data = ("--data", "synthetic:8x8x1:4:80")
-    assert cli("show", "outliers", *data).err.splitlines() == ["loading the data", "making outliers"]
-    assert cli("data", "show", *data).err.splitlines() == ["loading the data", "drawing"]
-    assert cli("show", "outliers", *data, "-q").err == cli("data", "show", *data, "-q").err == ""
+    of_a_run = command in (["evaluate"], ["show", "confusion"], ["show", "features"])
+    rest = (finished, "--workers", "0") if of_a_run else ("--data", "synthetic:8x8x1:4:80")
+    assert cli(*command, *rest).err == ""
+    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
+    said = cli(*command, *rest).err.splitlines()
+    assert [line for line in said if line in steps] == steps
+    assert cli(*command, *rest, "--quiet").err == ""
 
 
 def work(terminal: bool, quiet: bool = False) -> tuple[WorkDisplay, io.StringIO, list[float]]:
@@ -141,13 +133,13 @@ def test_a_download_of_unknown_size_is_shown_as_far_as_it_is() -> None:
     assert last.endswith("0:00, -:-- left")
 
 
-def test_elsewhere_a_download_is_one_line_for_each_file() -> None:
-    display, stream, _ = work(terminal=False)
+def test_elsewhere_a_long_download_is_told_every_few_seconds() -> None:
+    display, stream, hands = work(terminal=False)
     with display:
-        for file in ("a.gz", "b.gz"):
-            for done in (0, 50, 100):
-                display.download(file, done, 100)
-    assert stream.getvalue().splitlines() == ["downloading a.gz", "downloading b.gz"]
+        for done in range(25):
+            display.download("a.gz", done, 24)
+            hands[0] += 1.0
+    assert stream.getvalue().splitlines() == ["downloading a.gz 10 B of 24 B", "downloading a.gz 20 B of 24 B"]
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -13,8 +13,10 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -63,6 +65,20 @@ def check_certificates(folder: Path) -> None:
         )
 
 
+def check_site_key(path: Path) -> None:
+    """Refuse a file that is no private key of a site, as Flower's SuperNode takes it."""
+    advice = "`fedwild flower keys DIR --site NAME` makes one, DIR/sites/NAME.key"
+    try:
+        key = serialization.load_ssh_private_key(path.read_bytes(), None)
+    except OSError as error:
+        raise UserError(f"--key {str(path)!r} cannot be read: {error.strerror or error}.") from error
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        locked = "has a passphrase, which cannot be asked for" if isinstance(error, TypeError) else "is no private key"
+        raise UserError(f"--key {str(path)!r} {locked}: {advice}.") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UserError(f"--key {str(path)!r} is not on an elliptic curve: {advice}.")
+
+
 def _authority(folder: Path, days: int) -> list[Path]:
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fedwild test authority")])
@@ -82,8 +98,7 @@ def _authority(folder: Path, days: int) -> list[Path]:
 def _certificate(folder: Path, hosts: Sequence[str], days: int) -> list[Path]:
     """The coordinator's certificate for all names and addresses that sites may reach it by."""
 
-    authority = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
-    signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    authority, signer = _signer(folder)
     key = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, hosts[0][:64])])
     builder = (
@@ -97,9 +112,26 @@ def _certificate(folder: Path, hosts: Sequence[str], days: int) -> list[Path]:
             x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),  # type: ignore[arg-type]
             critical=False,
         )
-        .sign(signer, hashes.SHA384())  # type: ignore[arg-type]
+        .sign(signer, hashes.SHA384())
     )
     return [_private(folder / "server.key", key), _public(folder / "server.pem", certificate)]
+
+
+def _signer(folder: Path) -> tuple[x509.Certificate, Any]:
+    """The authority's certificate and key."""
+    if not (folder / "ca.key").exists():
+        raise UserError(
+            f"{str(folder / 'ca.key')!r} is missing, and without it no certificate can be signed: put it back, or "
+            f"delete {str(folder / 'ca.pem')!r} to make a new authority, whose ca.pem all sites then need."
+        )
+    try:
+        certificate = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+        return certificate, serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise UserError(
+            f"{str(folder)!r}: ca.pem and ca.key must be a certificate and its private key without a passphrase. "
+            "Delete both to make a new authority."
+        ) from error
 
 
 def _alternative(host: str) -> x509.GeneralName:

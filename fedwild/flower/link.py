@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,14 @@ from fedwild.flower.processes import (
     Child,
     bound,
     call,
+    check_host,
     free_port,
     last_words,
     reachable,
     split_address,
     wait_for_port,
 )
+from fedwild.temporary import temporary_folder
 
 CONNECTION = "coordinator"
 DEFAULT_LISTEN = "127.0.0.1:8443"
@@ -36,8 +37,7 @@ Listener = Callable[[dict[str, Any]], None]
 def connected(settings: EngineSettings, listener: Listener) -> Iterator[Courier]:
     """A courier to whoever is at the SuperLink; everything that was started for it ends afterwards."""
     with contextlib.ExitStack() as cleanup:
-        # Short, since the path of a socket must be.
-        home = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="fedwild-", ignore_cleanup_errors=True)))
+        home = cleanup.enter_context(temporary_folder())
         certificates = None if settings.certificates is None else Path(settings.certificates)
         if certificates is not None:
             check_certificates(certificates)
@@ -65,6 +65,7 @@ def connected(settings: EngineSettings, listener: Listener) -> Iterator[Courier]
 def existing(address: str) -> str:
     """A SuperLink that somebody else started on this machine."""
     host, port = split_address(address, "engine.superlink")
+    check_host(host, f"engine.superlink = {address!r}")
     if not reachable(host, port):
         raise UserError(f"engine.superlink = {address!r}: nobody answers there. Without it, one is started here.")
     return f"{host}:{port}"

@@ -116,6 +116,16 @@ def split_address(text: str, setting: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def check_host(host: str, option: str) -> None:
+    """Refuse a name that stands for no address."""
+    try:
+        socket.getaddrinfo(host, None)
+    except (socket.gaierror, UnicodeError) as error:
+        raise UserError(
+            f"{option}: the name {host!r} cannot be found. Is it spelt right, and is there a network?"
+        ) from error
+
+
 def bound(address: str, setting: str) -> socket.socket:
     """An address taken for a child that will listen there: nobody else can have it, and nobody is let in before."""
     host, port = split_address(address, setting)

@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import ssl
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,10 +19,11 @@ from fedwild.engines.local import import_before_fork
 from fedwild.errors import BadReply, UserError
 from fedwild.flower.courier import listen
 from fedwild.flower.desk import Desk
-from fedwild.flower.keys import SITE_NAME
+from fedwild.flower.keys import SITE_NAME, check_site_key
 from fedwild.flower.letters import Closed, read, write
 from fedwild.flower.processes import Child, free_port, last_words, split_address
 from fedwild.protocol import single_thread
+from fedwild.temporary import temporary_folder
 
 CONNECTED = "SuperNode ID:"
 """What Flower's SuperNode says when it is connected."""
@@ -65,7 +65,7 @@ def run_site(options: SiteOptions, tell: Tell) -> None:
         single_thread()
         import_before_fork()
         desk = Desk(options.name, options.data, folder, options.labels, options.device, tell)
-        home = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="fedwild-", ignore_cleanup_errors=True)))
+        home = cleanup.enter_context(temporary_folder())
         check_coordinator(options, tell)
         serve(desk, home / "desk")
         tell(f"site {options.name} with {options.data}; its state is kept in {folder}")
@@ -81,6 +81,8 @@ def check_options(options: SiteOptions) -> None:
             raise UserError(f"{option} {str(path)!r}: there is no such file.")
     if options.key is not None and options.authority is None:
         raise UserError(f"--key {str(options.key)!r} needs TLS: give the authority's certificate with --ca.")
+    if options.key is not None:
+        check_site_key(options.key)
     split_address(options.superlink, "--superlink")
     try:
         load(DataSettings(name=options.data))
@@ -143,6 +145,9 @@ def trouble_at(options: SiteOptions) -> str | None:
         ) from error
     except ssl.SSLError as error:
         raise UserError(f"{where}: it does not speak TLS, or --ca is no certificate ({error.reason}).") from error
+    except (socket.gaierror, UnicodeError):
+        # Waited for as well: a machine that has just been started may have no network yet.
+        return f"{where}: the name {host!r} cannot be found. Is it spelt right, and is there a network?"
     except OSError:
         return f"{where}: nobody answers there. Is the coordinator running, and is the port open?"
 
