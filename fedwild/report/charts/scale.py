@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 Real = NDArray[np.float64]
 
 MOST_POINTS = 400
+ROOM = 0.15
+"""At least so much of an axis of square roots lies between two ticks."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,13 @@ def ticks(low: float, high: float, about: int = 5, whole: bool = False) -> list[
 
 
 def root_ticks(high: float) -> list[float]:
-    """Round numbers up to `high` that are well apart on an axis of square roots."""
-    return [0.0, *(high * share for share in (0.01, 0.05, 0.2, 0.5, 1.0))]
+    """Round numbers up to `high`, and 0, that are well apart on an axis of square roots."""
+    power = math.floor(math.log10(high))
+    chosen: list[float] = [high]
+    for value in (factor * 10.0 ** (power - lower) for lower in range(4) for factor in (5, 2, 1)):
+        if value > 0 and ((chosen[-1] / high) ** 0.5 - (value / high) ** 0.5) >= ROOM <= (value / high) ** 0.5:
+            chosen.append(value)
+    return [0.0, *reversed(chosen)]
 
 
 def widened(low: float, high: float) -> tuple[float, float]:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+import numpy as np
 from torch.nn import functional as F
 
 from fedwild.classes import ClassEntry, ClassRegistry
 from fedwild.console import count
-from fedwild.novel_picture import answering, novel_figures, sheet_of
+from fedwild.data import samples_of
+from fedwild.drawing import cut
+from fedwild.novel_picture import NovelClass, answering, novel_figures
 from fedwild.report.charts.heat import Heat, heat_map
-from fedwild.report.charts.lines import Series, line_chart
-from fedwild.report.charts.raster import picture
 from fedwild.report.facts import Facts
 from fedwild.report.figure import figure, grid, table
 from fedwild.report.markup import Html, joined, tag
-from fedwild.sheet import draw as draw_sheet
+from fedwild.report.sections.progress import over_rounds
+from fedwild.report.thumbs import Thumb, check_pictures, thumbs
+from fedwild.sheet import pixels
 
-COLUMNS = 8
-TOLD = {
-    "number_found": "classes found",
-    "number_true": "classes there are",
-    "known_accuracy": "known accuracy",
-    "novel_accuracy": "novel accuracy",
-    "forgetting": "forgetting",
-    "novel_nmi": "NMI",
-    "novel_ari": "ARI",
-}
+COLUMNS, NAME = 12, 14
+NEAREST = "Unlabelled samples answered with each class, nearest first; below, whose, and the cosine to the head's row."
+ACCURACY = {"known_accuracy": "known classes", "novel_accuracy": "novel classes", "all_accuracy": "all"}
+AGREEMENT = {"novel_nmi": "NMI", "novel_ari": "ARI", "forgetting": "forgetting"}
 
 
 def concerns(facts: Facts) -> bool:
@@ -47,16 +44,20 @@ def draw(facts: Facts) -> Html:
         (entry.name, str(entry.stage), str(sum(entry.samples.values())), count(len(entry.samples), "client"))
         for entry in entries
     ]
-    about = "Mean embeddings as the head has them: cosine of every pair of classes, 0 and below is white."
+    measured, borders = facts.history.measured, facts.history.borders
     figures = [
-        figure("Prototypes", lambda: prototypes(facts), about),
-        figure("Figures of discovery", lambda: discovery_curves(facts), "Agreement of discovered with true classes."),
         figure(
-            "Samples of the discovered classes",
-            lambda: novel_sheet(facts),
-            "Unlabelled samples that are answered with each class, nearest first; `fedwild name` gives classes names.",
-            wide=True,
+            "Known and novel classes",
+            lambda: over_rounds(measured, ACCURACY, borders),
+            "Accuracy on test data; discovered classes are matched with the true ones, one for one.",
         ),
+        figure(
+            "Agreement and forgetting",
+            lambda: over_rounds(measured, AGREEMENT, borders),
+            "Of discovered with true classes; forgetting is what known classes have lost.",
+        ),
+        figure("Prototypes", lambda: prototypes(facts), "Cosine of the head's rows, class by class; white: 0 or less."),
+        figure("Samples of the discovered classes", lambda: samples(facts), NEAREST, wide=True),
     ]
     return joined([table(["class", "stage", "found in samples", "of"], rows), grid(figures)])
 
@@ -71,17 +72,24 @@ def prototypes(facts: Facts) -> Html:
     return heat_map(Heat(names, names, cosines.clip(0, 1), texts, "class", "class"), "cosines of prototypes")
 
 
-def discovery_curves(facts: Facts) -> Html:
-    rounds = [row for row in facts.history.measured if "novel_accuracy" in row.metrics]
-    x = [float(row.number) for row in rounds]
-    names = {"novel_accuracy": "novel accuracy", "novel_nmi": "NMI", "novel_ari": "ARI", "forgetting": "forgetting"}
-    series = [Series(label, x, [row.metrics.get(key) for row in rounds]) for key, label in names.items()]
-    return line_chart(series, "round", "share", percent=True)
+def samples(facts: Facts) -> Html:
+    """For each discovered class a row of samples."""
+    check_pictures(facts.experiment.dataset.input_shape)
+    classes = novel_figures(facts.run, None, COLUMNS).classes
+    return joined([joined([tag("h4", one.entry.name), nearest(facts, one)]) for one in classes])
 
 
-def novel_sheet(facts: Facts) -> Html:
-    dataset = facts.experiment.dataset
-    return picture(
-        draw_sheet(sheet_of(novel_figures(facts.run, None, COLUMNS), dataset, facts.run.config.data)),
-        "samples of discovered classes",
+def nearest(facts: Facts, found: NovelClass) -> Html:
+    """The samples that are most like a class, whoever holds them."""
+    held = [(*pair, part.client) for part in found.held for pair in zip(part.cosines, part.rows, strict=True)]
+    if not held:
+        return tag("p", "No unlabelled sample is answered with it now.", class_="why")
+    best = sorted(held, key=lambda one: -one[0])[:COLUMNS]
+    dataset, data = facts.experiment.dataset, facts.run.config.data
+    pictures = pixels(samples_of(dataset, np.array([row for _, row, _ in best]), data=data).all()[0], data)
+    return thumbs(
+        [
+            Thumb(picture, cut(client, NAME), f"{cosine:.2f}", f"row {row} of the training data, at {client}")
+            for picture, (cosine, row, client) in zip(pictures, best, strict=True)
+        ]
     )

@@ -13,7 +13,6 @@ from fedwild.report.markup import Html, joined, tag
 
 MOST_CLIENTS = 200
 OPEN = {"closed_accuracy": "closed accuracy", "auroc": "AUROC", "oscr": "OSCR", "open_macro_f1": "open macro-F1"}
-DISCOVERY = {"known_accuracy": "known classes", "novel_accuracy": "novel classes", "all_accuracy": "all"}
 NEWCOMER = {"target_accuracy": "newcomer", "source_accuracy": "others", "global_accuracy": "both"}
 
 
@@ -36,20 +35,20 @@ def draw(facts: Facts) -> Html:
             "On the test data, after each round that was evaluated.",
         ),
     ]
-    for title, names, about in (
-        ("Known and novel classes", DISCOVERY, "Discovered classes are matched with the true ones, one for one."),
-        ("The newcomer and the others", NEWCOMER, "T-Acc, S-Acc and G-Acc: accuracy on their own test data."),
-    ):
-        if any(key in row.metrics for row in rounds for key in names):
-            figures.append(figure(title, lambda n=names: over_rounds(facts.history.measured, n, borders), about))  # type: ignore[misc]
+    if any(key in row.metrics for row in rounds for key in NEWCOMER):
+        about = "T-Acc, S-Acc and G-Acc: accuracy on their own test data."
+        newcomer = lambda: over_rounds(facts.history.measured, NEWCOMER, borders)  # noqa: E731
+        figures.append(figure("The newcomer and the others", newcomer, about))
     return joined([grid(figures), clients_part(facts)])
 
 
 def over_rounds(rounds: Sequence[Round], names: dict[str, str], borders: Sequence[tuple[float, str]]) -> Html:
-    """Figures of these names, round by round."""
+    """Figures of these names, since the first round that has any of them."""
+    rounds = [row for row in rounds if names.keys() & row.metrics.keys()]
     x = [float(row.number) for row in rounds]
     series = [Series(label, x, [row.metrics.get(key) for row in rounds]) for key, label in names.items()]
-    return line_chart(series, "round", "share", percent=True, borders=borders)
+    first = x[0] if x else 0.0
+    return line_chart(series, "round", "share", percent=True, borders=[b for b in borders if b[0] >= first])
 
 
 def clients_part(facts: Facts) -> Html:

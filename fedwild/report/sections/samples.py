@@ -6,22 +6,20 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from fedwild.classes import UNKNOWN_NAME
 from fedwild.data import samples_of
 from fedwild.drawing import Pixels, cut
-from fedwild.errors import UserError
 from fedwild.metrics import UNKNOWN
-from fedwild.report.charts.raster import png, uri
 from fedwild.report.facts import Facts
 from fedwild.report.figure import figure
-from fedwild.report.markup import Html, joined, tag
+from fedwild.report.markup import Html, joined
 from fedwild.report.sections.views import for_each_view
 from fedwild.report.seen import Seen
+from fedwild.report.thumbs import Thumb, check_pictures, thumbs
 from fedwild.sheet import pixels
 
-COLUMNS, SIDE, NAME = 12, 64, 12
+COLUMNS, NAME = 12, 12
 
 
 def draw(facts: Facts) -> Html:
@@ -29,12 +27,6 @@ def draw(facts: Facts) -> Html:
     facts.views_or_reason()
     check_pictures(facts.experiment.dataset.input_shape)
     return for_each_view(facts, sheets)
-
-
-def check_pictures(shape: tuple[int, ...]) -> None:
-    """Refuse samples that are no pictures."""
-    if len(shape) not in (3, 4) or shape[0] not in (1, 3):
-        raise UserError(f"samples of shape {shape} are no pictures, so they are not shown.")
 
 
 def sheets(facts: Facts, seen: Seen) -> Html:
@@ -83,28 +75,14 @@ def sheet(facts: Facts, seen: Seen, places: NDArray[np.int64]) -> Html:
     if not len(places):
         return Html()
     data = facts.run.config.data
-    samples = samples_of(
-        facts.experiment.dataset, seen.rows[places], "test", data=data.model_copy(update={"augment": []})
-    )
-    cells = []
-    for place, picture in zip(places.tolist(), pixels(samples.all()[0], data), strict=True):
-        answer = UNKNOWN_NAME if seen.decision[place] == UNKNOWN else seen.classes[seen.decision[place]]
-        true, score = seen.true_names[place], f"{seen.unknown[place]:.3g}"
-        told = f"true class {true}, answer {answer}, unknown score {score}, row {seen.rows[place]} of the test data"
-        cells.append(
-            tag(
-                "div",
-                tag("img", src=uri(png(thumbnail(picture))), alt=told, title=told, class_="thumb"),
-                tag("span", cut(true, NAME), " → ", cut(answer, NAME)),
-                tag("small", score),
-            )
-        )
-    return tag("div", *cells, class_="sheet")
+    samples = samples_of(facts.experiment.dataset, seen.rows[places], "test", data=data)
+    pictures = pixels(samples.all()[0], data)
+    return thumbs([thumb(seen, place, pictures[i]) for i, place in enumerate(places.tolist())])
 
 
-def thumbnail(picture: Pixels) -> Image.Image:
-    """A picture (H, W, 3) that is small enough; the page enlarges small ones."""
-    image = Image.fromarray(np.ascontiguousarray(picture))
-    image.thumbnail((SIDE, SIDE), Image.Resampling.BOX)
-    grey = image.convert("L")
-    return grey if np.array_equal(np.asarray(grey.convert("RGB")), np.asarray(image)) else image
+def thumb(seen: Seen, place: int, picture: Pixels) -> Thumb:
+    """One sample: its true class, the answer and the score."""
+    answer = UNKNOWN_NAME if seen.decision[place] == UNKNOWN else seen.classes[seen.decision[place]]
+    true, score = seen.true_names[place], f"{seen.unknown[place]:.3g}"
+    about = f"true class {true}, answer {answer}, unknown score {score}, row {seen.rows[place]} of the test data"
+    return Thumb(picture, f"{cut(true, NAME)} → {cut(answer, NAME)}", score, about)
