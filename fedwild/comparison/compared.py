@@ -138,6 +138,6 @@ def cell(column: Column, entry: Entry, runs: int) -> Cell:
     numbers = (
         ("mean", mean(values) if values else None),
         ("deviation", deviation(values) if values else None),
-        ("p", entry.test.corrected if entry.test else None),
+        ("p (Holm)", entry.test.corrected if entry.test else None),
     )
     return Cell(column.text(values, runs) + sign, entry.best, numbers if not column.is_cost else numbers[:2])

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedwild.comparison.grouping import phrase
+from fedwild.comparison.grouping import FIRST, phrase
 from fedwild.config import Table, nested
 from fedwild.errors import UserError
 from fedwild.hyper import unknown_key
@@ -58,7 +58,7 @@ class Axes:
             for values in itertools.product(*self.grid.values()):
                 chosen = dict(zip(self.grid, values, strict=True))
                 layer = merged(variant, *(nested(key, value) for key, value in chosen.items()))
-                name = " ".join(filter(None, (label, phrase(chosen, chosen))))
+                name = " ".join(filter(None, (label, phrase(chosen, sorted(chosen, key=lambda key: key != FIRST)))))
                 yield Combination(name, {**({"variant": label} if label else {}), **chosen}, layer)
 
 
