@@ -97,6 +97,10 @@ class RunDisplay:
         how = "to be welcomed" if event["newcomer"] else "as a member"
         self._say(f"  {event['client']} joins, {how}: {event['samples']} samples")
 
+    def _on_wait(self, event: dict[str, Any]) -> None:
+        advice = f"`fedwild welcome {self.folder} --client {event['client']}` takes it in when the run has ended"
+        self._say(f"  {event['client']} has to wait, since no stage of this run is left to welcome it: {advice}")
+
     def _on_resume(self, event: dict[str, Any]) -> None:
         self._say(f"going on with round {event['next_index'] + 1} of {event['rounds']}")
 

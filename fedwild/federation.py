@@ -12,7 +12,7 @@ from typing import Any
 
 from fedwild.classes import ClassRegistry
 from fedwild.data import Samples, samples_of
-from fedwild.engines.base import Answer, Engine, Job
+from fedwild.engines.base import Answer, Engine, Job, Presence
 from fedwild.engines.choice import Connect, engine_of
 from fedwild.engines.outbox import Outbox
 from fedwild.engines.site import Site
@@ -69,6 +69,7 @@ class Federation:
         self.steps = steps_of(self.method, self._first)
         arrivals = {**self.method.arrivals(experiment.split.newcomers), **experiment.config.federation.arrivals}
         self._arrivals = arrivals_of(arrivals, self.steps)
+        self._waiting: set[str] = set()
 
     def run(self) -> dict[str, Any]:
         """Go on to the end; returns the final result. A failing disk becomes one sentence."""
@@ -277,22 +278,43 @@ class Federation:
         here = self._engine.present()
         for name in sorted((here or {}).keys() - set(self._names)):
             assert here is not None
-            who = here[name]
-            ledger.joined[name] = {"since": step.index, "newcomer": who.newcomer, "identity": who.identity}
-            self._enrol(name, ledger)
-            server.newcomers = self._newcomers(ledger)
-            about = {"newcomer": who.newcomer, "samples": who.samples, "classes": list(who.classes)}
-            self._tell("join", index=step.index, client=name, **about)
+            if here[name].newcomer and not self._can_welcome(name, ledger, step):
+                self._put_off(here[name], step)
+            else:
+                self._take_in(here[name], server, ledger, step)
         arrived = [name for name in self._names if self._arrivals.get(name, self._first) <= step.index]
         if here is None:
             return arrived
-        needed = self.experiment.config.federation.min_clients
-        if len(here) < needed:
+        needed, connected = self.experiment.config.federation.min_clients, here.keys() & set(self._names)
+        if len(connected) < needed:
             raise RoundFailed(
-                f"round {step.index + 1} ({step.phase}): {len(here)} sites are connected, federation.min_clients = "
-                f"{needed}. `fedwild resume {self.folder.path}` goes on when they are there."
+                f"round {step.index + 1} ({step.phase}): {len(connected)} sites are connected, federation.min_clients "
+                f"= {needed}. `fedwild resume {self.folder.path}` goes on when they are there."
             )
-        return [name for name in arrived if name in here]
+        return [name for name in arrived if name in connected]
+
+    def _can_welcome(self, name: str, ledger: Ledger, step: Step) -> bool:
+        """Whether a stage is still to come that welcomes one more newcomer."""
+        stages = self.method.arrivals((*self._newcomers(ledger), name))
+        if name not in stages:
+            return True
+        when = arrivals_of({name: stages[name]}, self.steps)[name]
+        return step.index <= when <= self.steps[-1].index
+
+    def _put_off(self, who: Presence, step: Step) -> None:
+        """Let a site wait for another run; that is said once."""
+        if who.name not in self._waiting:
+            self._waiting.add(who.name)
+            self._tell("wait", index=step.index, client=who.name)
+            who.tell("no stage of this run is left to welcome us: we have to wait until we are welcomed into the next")
+
+    def _take_in(self, who: Presence, server: Server, ledger: Ledger, step: Step) -> None:
+        """Count a client that came by itself among the run's from now on."""
+        ledger.joined[who.name] = {"since": step.index, "newcomer": who.newcomer, "identity": who.identity}
+        self._enrol(who.name, ledger)
+        server.newcomers = self._newcomers(ledger)
+        about = {"newcomer": who.newcomer, "samples": who.samples, "classes": list(who.classes)}
+        self._tell("join", index=step.index, client=who.name, **about)
 
     def _enrol(self, name: str, ledger: Ledger) -> None:
         """Count a client that came by itself among the run's; one to be welcomed waits for the stage that does so."""

@@ -97,6 +97,8 @@ class Presence:
     """Whether it is no member yet, but someone to be welcomed."""
     identity: str = ""
     """Tells it from anybody else of its name."""
+    tell: Callable[[str], None] = lambda text: None
+    """Says something to whoever runs it."""
 
 
 class Engine(Protocol):

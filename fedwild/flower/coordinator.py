@@ -50,7 +50,10 @@ def coordinate_over(courier: Courier, config: Config, out: Path | None, listener
     roster = Roster(courier, config, listener)
     experiment = prepare_sites(config, gathered(roster, config, listener))
     history = new_history(roster)
-    return begin(experiment, out, listener, history, connect=over(courier, roster, experiment.config, history["id"]))
+    connect = over(courier, roster, experiment.config, history["id"])
+    run = begin(experiment, out, listener, history, connect=connect)
+    roster.say_goodbye()
+    return run
 
 
 def check_before(config: Config, out: Path | None) -> None:
@@ -143,6 +146,7 @@ def resume_over(courier: Courier, run: Run, experiment: Experiment, listener: Li
     await_members(roster, names, (), run.config.engine.wait)
     connect = over(courier, roster, run.config, str(facts["id"]))
     Federation(experiment, run.folder, listener, connect).run()
+    roster.say_goodbye()
 
 
 def identities_of(run: Run) -> dict[str, str]:

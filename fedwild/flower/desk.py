@@ -75,7 +75,7 @@ class Desk:
 
     def answer(self, letter: Letter) -> Letter:
         """The reply to any letter. Whatever goes wrong becomes one sentence in it; details are told only here."""
-        kinds = {"hello": self._hello, "job": self._job, "refused": self._refused}
+        kinds = {"hello": self._hello, "job": self._job, "refused": self._refused, "word": self._word}
         try:
             check_same_program(letter.head)
             kind = kinds.get(str(letter.head.get("kind")))
@@ -120,6 +120,11 @@ class Desk:
     def _refused(self, letter: Letter) -> Letter:
         """The coordinator does not want this site; its operator should know why."""
         self.tell(f"the coordinator does not take us in: {str(letter.head.get('reason'))[:500]}")
+        return Letter({"kind": "noted"})
+
+    def _word(self, letter: Letter) -> Letter:
+        """The coordinator lets this site's operator know something."""
+        self.tell(f"the coordinator says: {str(letter.head.get('text'))[:500]}")
         return Letter({"kind": "noted"})
 
     @staticmethod

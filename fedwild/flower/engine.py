@@ -53,10 +53,15 @@ class FlowerEngine:
     def present(self) -> Mapping[str, Presence]:
         """The sites that are connected; too few are waited for."""
         self._roster.gather(lambda: len(self._roster.seats) >= self._min_clients, self._settings.wait)
-        return {
-            name: Presence(name, seat.facts.classes, seat.facts.samples, self._is_newcomer(name), seat.identity)
-            for name, seat in self._roster.seats.items()
-        }
+        return {name: self._presence(name) for name in self._roster.seats}
+
+    def _presence(self, name: str) -> Presence:
+        seat = self._roster.seats[name]
+
+        def tell(text: str) -> None:
+            self._roster.say(name, text)
+
+        return Presence(name, seat.facts.classes, seat.facts.samples, self._is_newcomer(name), seat.identity, tell)
 
     def _is_newcomer(self, name: str) -> bool:
         """Where newcomers are welcomed, that is who was not there when the run began."""

@@ -73,10 +73,9 @@ def check_site_key(path: Path) -> None:
     except OSError as error:
         raise UserError(f"--key {str(path)!r} cannot be read: {error.strerror or error}.") from error
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        locked = "has a passphrase, which cannot be asked for" if isinstance(error, TypeError) else "is no private key"
-        raise UserError(f"--key {str(path)!r} {locked}: {advice}.") from error
+        raise UserError(f"--key {str(path)!r} is no private key without a passphrase: {advice}.") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise UserError(f"--key {str(path)!r} is not on an elliptic curve: {advice}.")
+        raise UserError(f"--key {str(path)!r} is not on an elliptic curve that Flower takes (NIST): {advice}.")
 
 
 def _authority(folder: Path, days: int) -> list[Path]:

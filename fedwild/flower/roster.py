@@ -6,6 +6,7 @@ to the identity in its folder: it may come back as often as it likes, and nobody
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -25,6 +26,8 @@ from fedwild.sites import SiteFacts
 
 LOOK_SECONDS = 1.0
 """How often nodes are looked at while something is waited for."""
+GOODBYE_SECONDS = 10.0
+"""How long sites are waited for at the end of a run: their connection ends with the coordinator."""
 MOST_CLASSES = 10_000
 
 
@@ -141,6 +144,21 @@ class Roster:
         self.refusals[node] = reason
         self._listener({"event": "site-refused", "node": node, "reason": told_outside(reason)})
         self._courier.send(node, Letter({"kind": "refused", **program(), "reason": told_outside(reason)}))
+
+    def say(self, name: str, text: str) -> str:
+        """Let a site's operator know something; returns the letter's id."""
+        return self._courier.send(self.seats[name].node, Letter({"kind": "word", **program(), "text": text}))
+
+    def say_goodbye(self) -> None:
+        """Let all sites know that the run is over. No trouble with that matters any more."""
+        end = time.monotonic() + GOODBYE_SECONDS
+        with contextlib.suppress(UserError):
+            self.look()
+            letters = {self.say(name, "the run has ended") for name in self.seats}
+            while letters := letters - {delivery.id for delivery in self._courier.collect(letters)}:
+                if time.monotonic() > end:
+                    return
+                time.sleep(0.2)
 
     def settle(self, shape: tuple[int, ...] | None = None) -> None:
         """From now on samples must have this shape, or that of most sites; those with another lose their seats."""

@@ -40,7 +40,9 @@ def welcome_over(courier: Courier, source: Run, name: str, config: Config, out: 
     experiment = welcoming(source, home, roster.seats[name].facts, config)
     history = {**history_of(source), **new_history(roster)}
     connect = over(courier, roster, experiment.config, history["id"])
-    return begin(experiment, out, listener, history, log_of(source), connect)
+    run = begin(experiment, out, listener, history, log_of(source), connect)
+    roster.say_goodbye()
+    return run
 
 
 def home_split(source: Run) -> Split:

@@ -42,6 +42,22 @@ def test_no_superlink_at_the_address(cli: Cli, data: Path) -> None:
     assert f"error: --superlink '{address}': nobody answers there. Is the coordinator running" in outcome.err
 
 
+def test_a_name_that_cannot_be_found_is_said_to_be_one(data: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without asking any name server."""
+
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    address = "coordinater.example:8443"
+    outcome = cli("site", "--superlink", address, "--data", data, "--name", "a", "--folder", "f", "--wait", "0.1")
+    assert outcome.code == 2
+    assert f"error: --superlink '{address}': the name 'coordinater.example' cannot be found." in outcome.err
+    outcome = cli("coordinate", "--superlink", address)
+    assert outcome.code == 2
+    assert f"error: engine.superlink = '{address}': the name 'coordinater.example' cannot be found." in outcome.err
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -51,6 +67,7 @@ def test_no_superlink_at_the_address(cli: Cli, data: Path) -> None:
         (["--data", "missing.npz"], "--data 'missing.npz': there is no such file or folder."),
         (["--key", "missing.key"], "--key 'missing.key': there is no such file."),
         (["--ca", "missing.pem"], "--ca 'missing.pem': there is no such file."),
+        (["--key", "a.npz", "--ca", "a.npz"], "--key 'a.npz' is no private key without a passphrase: `"),
         (["--key", "a.npz"], "needs TLS: give the authority's certificate with --ca."),
         (["--wait", "long"], "--wait long is not allowed: it must be a number of seconds."),
         (["--label", "ant"], "--label ant is not allowed: write OWN=NAME"),

@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from fedwild.errors import UserError
-from fedwild.flower.keys import check_certificates, make_keys, registered_keys
+from fedwild.flower.keys import check_certificates, check_site_key, make_keys, registered_keys
 from tests.conftest import Cli, Refused
 
 
@@ -90,3 +90,37 @@ def test_a_host_that_is_none_is_refused(cli: Cli) -> None:
         2,
         "error: --host 'no host' is not allowed: give a host's name or its address.\n",
     )
+
+
+def test_a_missing_authoritys_key_is_named_with_what_to_do(tmp_path: Path, refused: Refused) -> None:
+    make_keys(tmp_path / "keys", [], ["a"])
+    for name in ("ca.key", "server.pem"):
+        (tmp_path / "keys" / name).unlink()
+    said = refused("flower", "keys", "keys", "--host", "coordinator.example")
+    assert "'keys/ca.key' is missing, and without it no certificate can be signed: put it back, or delete" in said
+    assert "'keys/ca.pem' to make a new authority" in said
+
+
+def test_an_authority_that_is_none_is_refused(tmp_path: Path, refused: Refused) -> None:
+    make_keys(tmp_path / "keys", [], [])
+    (tmp_path / "keys" / "server.pem").unlink()
+    (tmp_path / "keys" / "ca.key").write_text("no key\n")
+    assert "ca.pem and ca.key must be a certificate and its private key" in refused("flower", "keys", "keys")
+
+
+def test_only_a_sites_private_key_is_one(tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+    make_keys(tmp_path, [], ["a"])
+    check_site_key(tmp_path / "sites" / "a.key")
+    for name in ("sites/a.pub", "ca.pem", "server.key"):
+        with pytest.raises(
+            UserError, match="is no private key without a passphrase: `fedwild flower keys DIR --site NAME` makes one"
+        ):
+            check_site_key(tmp_path / name)
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH)
+    other = ed25519.Ed25519PrivateKey.generate().private_bytes(*form, serialization.NoEncryption())
+    (tmp_path / "other.key").write_bytes(other)
+    with pytest.raises(UserError, match="is not on an elliptic curve that Flower takes"):
+        check_site_key(tmp_path / "other.key")

@@ -212,3 +212,39 @@ def test_too_few_sites_end_the_wait_with_how_many_there_are(files: dict[str, Pat
     config = tables(federation={"clients": 3}, engine={"wait": 0.2})
     with pytest.raises(UserError, match=r"1 of 3 sites are there \(a\): federation.clients"):
         coordinated(Desks(desk("a", files["a"], tmp_path)), config, tmp_path / "run")
+
+
+def test_sites_are_told_when_the_run_has_ended(files: dict[str, Path], tmp_path: Path) -> None:
+    said: dict[str, list[str]] = {"a": [], "b": []}
+    desks = Desks(*(desk(n, files[n], tmp_path, tell=said[n].append) for n in said))
+    coordinated(desks, tables(), tmp_path / "run")
+    for lines in said.values():
+        assert lines[-1] == "the coordinator says: the run has ended"
+        assert "the coordinator says: the run has ended" not in lines[:-1]
+
+
+def test_a_site_that_does_not_answer_the_goodbye_is_not_waited_for_long(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roster_module, "GOODBYE_SECONDS", 0.3)
+    said: list[str] = []
+    desks = Desks(desk("a", files["a"], tmp_path, tell=said.append), desk("b", files["b"], tmp_path))
+    roster = roster_of(desks)
+    roster.look()
+    desks.changes["b"] = lambda letter: None
+    roster.say_goodbye()
+    assert said[-1] == "the coordinator says: the run has ended"
+
+
+def test_trouble_at_the_goodbye_does_not_spoil_the_run(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desks = Desks(*(desk(n, files[n], tmp_path) for n in "ab"))
+    roster = roster_of(desks)
+    roster.look()
+
+    def lost(node: int, letter: Letter) -> str:
+        raise UserError("the connection to the SuperLink is lost")
+
+    monkeypatch.setattr(desks, "send", lost)
+    roster.say_goodbye()

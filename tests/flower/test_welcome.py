@@ -78,6 +78,41 @@ def test_a_site_that_joins_gains_under_way_is_its_newcomer(desks: Desks, newcome
     assert run.findings("discovery")[0]["client"] == "late"
 
 
+def test_a_site_that_no_stage_is_left_for_has_to_wait_and_is_told_so(
+    desks: Desks, newcomer: Path, tmp_path: Path
+) -> None:
+    source = coordinated(desks, tables(evaluation={"every": 0}), tmp_path / "source")
+    told: list[str] = []
+    third = saved(tmp_path / "third.npz", images({"fox": 3, "bee": 2}, 8))
+    desks.connect(desk("late", newcomer, tmp_path))
+    desks.connect(desk("third", third, tmp_path, tell=told.append))
+    run = welcomed(desks, source, "late", tmp_path / "run")
+    events = run.events()
+    assert [event["client"] for event in events if event["event"] == "wait"] == ["third"]
+    assert not [event for event in events if event["event"] == "join"]
+    rounds = [event["participants"] for event in events if event["event"] == "round"]
+    assert ["a", "b", "late"] in rounds
+    assert not any("third" in participants for participants in rounds)
+    assert run.result["by"].keys() == {"a", "b", "late"}
+    (word,) = [text for text in told if "wait" in text]
+    assert word.startswith("the coordinator says: no stage of this run is left to welcome us")
+    # The advice that its operator got is good.
+    after = welcomed(desks, run, "third", tmp_path / "after")
+    assert after.findings("discovery")[-1]["client"] == "third"
+
+
+def test_a_site_that_comes_when_its_stage_is_over_has_to_wait_too(desks: Desks, newcomer: Path, tmp_path: Path) -> None:
+    def listen(event: dict[str, Any]) -> None:
+        if event["event"] == "round-start" and event["phase"] == "adapt-1" and len(desks.desks) == 3:
+            desks.connect(desk("later", saved(tmp_path / "later.npz", images({"fox": 3}, 8)), tmp_path))
+
+    desks.connect(desk("late", newcomer, tmp_path))
+    config = tables("gains", data={"newcomers": {"late": {"name": "site"}}}, evaluation={"every": 0})
+    config["method"] |= {"rule": "fixed"}
+    run = coordinated(desks, config, tmp_path / "run", listen)
+    assert [event["client"] for event in run.events() if event["event"] == "wait"] == ["later"]
+
+
 def test_gains_names_its_newcomers_in_the_settings_too(desks: Desks, newcomer: Path, tmp_path: Path) -> None:
     desks.connect(desk("late", newcomer, tmp_path))
     config = tables("gains", data={"newcomers": {"late": {"name": "site"}}}, evaluation={"every": 0})
