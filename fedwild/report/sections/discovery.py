@@ -57,9 +57,14 @@ def draw(facts: Facts) -> Html:
             "Of discovered with true classes; forgetting is what known classes have lost.",
         ),
         figure("Prototypes", lambda: prototypes(facts), "Cosine of the head's rows, class by class; white: 0 or less."),
+        figure(
+            "Registry",
+            lambda: table(["class", "stage", "found in samples", "of"], rows),
+            "`fedwild name` gives them names.",
+        ),
         figure("Samples of the discovered classes", lambda: samples(facts), NEAREST, wide=True),
     ]
-    return joined([table(["class", "stage", "found in samples", "of"], rows), grid(figures)])
+    return grid(figures)
 
 
 def prototypes(facts: Facts) -> Html:

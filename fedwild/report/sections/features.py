@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Real = NDArray[np.float64]
 
-SAMPLES, ITERATIONS = 400, 500
+SAMPLES, ITERATIONS = 300, 500
 PALETTE = 10
 """So many classes have a colour of the page's own."""
 MOST_NAMED = 16

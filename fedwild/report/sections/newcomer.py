@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fedwild.adaptation.verdict import IN_WORDS
 from fedwild.report.charts.lines import Series, line_chart
 from fedwild.report.facts import Facts
 from fedwild.report.figure import figure, grid, table
-from fedwild.report.markup import Html, joined, tag
+from fedwild.report.markup import Html
+from fedwild.report.sections.progress import over_rounds
 
 MOST_LINES = 8
+ACCURACY = {"target_accuracy": "newcomer", "source_accuracy": "others", "global_accuracy": "both"}
+SHARES = f"Weight of every client's model in the joint one: the {MOST_LINES - 1} largest, and all others together."
 
 
 def findings(facts: Facts, what: str) -> list[dict[str, Any]]:
@@ -18,33 +22,47 @@ def findings(facts: Facts, what: str) -> list[dict[str, Any]]:
 
 
 def concerns(facts: Facts) -> bool:
-    return any(findings(facts, what) for what in ("discovery", "weights", "judgement"))
+    found = any(findings(facts, what) for what in ("discovery", "weights", "judgement"))
+    return found or any(key in row.metrics for row in facts.history.rounds for key in ACCURACY)
 
 
 def draw(facts: Facts) -> Html:
     """The verdict with its figures, contributions round by round, and accuracy before and after."""
-    parts = [verdict(event) for event in findings(facts, "discovery")]
-    parts += [judgement(event) for event in findings(facts, "judgement")]
+    measured, borders = facts.history.measured, facts.history.borders
+    about = "T-Acc, S-Acc and G-Acc: accuracy on the test data of the newcomer, of all others, and of both."
     kinds = [kind for kind in ("encoder", "classifier") if any(kind in e for e in findings(facts, "weights"))]
-    figures = [
-        figure(
-            f"Contributions to the {kind}",
-            lambda k=kind: contributions(facts, k),  # type: ignore[misc]
-            f"Weight of every client's model in the joint one; the {MOST_LINES} largest, and all others together.",
-        )
-        for kind in kinds
+    parts = [figure("The verdict", partial(verdict, event), told(event)) for event in findings(facts, "discovery")]
+    parts += [
+        figure("Before and after", partial(judgement, event), lost(event)) for event in findings(facts, "judgement")
     ]
-    return joined([*parts, grid(figures)])
+    parts.append(figure("The newcomer and the others", lambda: over_rounds(measured, ACCURACY, borders), about))
+    parts += [figure(f"Contributions to the {kind}", partial(contributions, facts, kind), SHARES) for kind in kinds]
+    return grid(parts)
+
+
+def told(event: dict[str, Any]) -> str:
+    """What a newcomer brings, in a sentence."""
+    classes = ", ".join(map(str, event.get("classes") or []))
+    words = next((text for kind, text in IN_WORDS.items() if kind == event.get("kind")), "something")
+    return f"{event.get('client')} brings {words}{f' ({classes})' if classes else ''}."
 
 
 def verdict(event: dict[str, Any]) -> Html:
-    """What a newcomer brings, and the figures that decided."""
-    classes = ", ".join(map(str, event.get("classes") or []))
-    words = next((text for kind, text in IN_WORDS.items() if kind == event.get("kind")), "something")
-    text = f"{event.get('client')} brings {words}{f' ({classes})' if classes else ''}."
-    rows = [(name, number(pair[0]), number(pair[1])) for name, pair in (event.get("decided") or {}).items()]
-    rows += [(name, number(event.get(key)), "–") for key, name in (("diff_f", "Diff^F"), ("diff_c", "Diff^C"))]
-    return joined([tag("p", tag("b", text)), table(["figure", "value", "limit"], rows)])
+    """The figures that decided, and those of the paper."""
+    decided = event.get("decided") or {}
+    rows = [(name, number(pair[0]), number(pair[1])) for name, pair in decided.items()]
+    more = [(name, number(event.get(key)), "–") for key, name in (("diff_f", "Diff^F"), ("diff_c", "Diff^C"))]
+    return table(["figure", "value", "limit"], [*rows, *(row for row in more if row[0] not in decided)])
+
+
+def lost(event: dict[str, Any]) -> str:
+    """What was forgotten, in a sentence."""
+    refused = " That was too much: the federation went back to before." if event.get("refused") else ""
+    amount = event.get("forgotten")
+    if not isinstance(amount, (int, float)):
+        return f"Nobody knows how much source clients forgot.{refused}"
+    words = f"forgot {percent(amount)}" if amount > 0 else "forgot nothing"
+    return f"Source clients {words}; accuracy on validation samples.{refused}"
 
 
 def judgement(event: dict[str, Any]) -> Html:
@@ -53,9 +71,7 @@ def judgement(event: dict[str, Any]) -> Html:
     for key, name in (("sources", "source clients"), ("newcomer", str(event.get("client")))):
         row = event.get(key) or {}
         rows.append((name, str(row.get("samples", "–")), percent(row.get("before")), percent(row.get("now"))))
-    refused = " It was too much: the federation went back to before." if event.get("refused") else ""
-    text = f"Forgotten by source clients: {percent(event.get('forgotten'))} of their validation samples.{refused}"
-    return joined([table(["accuracy on validation samples", "samples", "before", "now"], rows), tag("p", text)])
+    return table(["whose", "samples", "before", "now"], rows)
 
 
 def contributions(facts: Facts, kind: str) -> Html:

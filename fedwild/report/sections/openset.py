@@ -33,7 +33,7 @@ def panels(facts: Facts, seen: Seen) -> Html:
             figure(
                 "Unknown scores",
                 lambda: scores(seen),
-                f"Right of the threshold the answer is unknown. {threshold_words(facts)} Heights: square root.",
+                f"Right of the threshold the answer is unknown. {threshold_words(facts)} Heights go by square roots.",
             ),
             figure("ROC", lambda: roc(seen), "Every threshold at once; the area is AUROC."),
             figure("OSCR", lambda: oscr_curve(seen), "Known samples that are accepted and right; the area is OSCR."),

@@ -15,7 +15,7 @@ from fedwild.report.facts import Facts
 from fedwild.report.figure import definitions, details, table
 from fedwild.report.markup import Child, Html, joined, tag
 
-MOST_NAMES, NAME = 24, 30
+MOST_NAMES, NAME, MOST_TILES = 24, 30, 8
 
 
 def tiles(facts: Facts) -> Html:
@@ -28,7 +28,10 @@ def tiles(facts: Facts) -> Html:
     if facts.result is not None:
         seconds, up, down = (facts.result[key] for key in ("seconds", "bytes_up", "bytes_down"))
     pairs += [("time", duration(seconds)), ("sent up", size(up)), ("sent down", size(down))]
-    return tag("div", *(tag("div", tag("b", value), tag("span", name)) for name, value in pairs), class_="tiles")
+    # In two rows of equal length where one would be crowded.
+    columns = len(pairs) if len(pairs) <= MOST_TILES else -(-len(pairs) // 2)
+    boxes = [tag("div", tag("b", value), tag("span", name)) for name, value in pairs]
+    return tag("div", *boxes, class_="tiles", style=f"--columns:{columns}")
 
 
 def draw(facts: Facts) -> Html:

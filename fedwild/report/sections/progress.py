@@ -13,7 +13,6 @@ from fedwild.report.markup import Html, joined, tag
 
 MOST_CLIENTS = 200
 OPEN = {"closed_accuracy": "closed accuracy", "auroc": "AUROC", "oscr": "OSCR", "open_macro_f1": "open macro-F1"}
-NEWCOMER = {"target_accuracy": "newcomer", "source_accuracy": "others", "global_accuracy": "both"}
 
 
 def draw(facts: Facts) -> Html:
@@ -35,10 +34,6 @@ def draw(facts: Facts) -> Html:
             "On the test data, after each round that was evaluated.",
         ),
     ]
-    if any(key in row.metrics for row in rounds for key in NEWCOMER):
-        about = "T-Acc, S-Acc and G-Acc: accuracy on their own test data."
-        newcomer = lambda: over_rounds(facts.history.measured, NEWCOMER, borders)  # noqa: E731
-        figures.append(figure("The newcomer and the others", newcomer, about))
     return joined([grid(figures), clients_part(facts)])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ def sheets(facts: Facts, seen: Seen) -> Html:
     parts = []
     for title, about, places, total in chosen(seen):
         words = f"{about} {len(places)} of {total}." if total else f"{about} There are none."
-        parts.append(figure(title, lambda p=places: sheet(facts, seen, p), words, wide=True))  # type: ignore[misc]
+        parts.append(figure(title, partial(sheet, facts, seen, places), words, wide=True))
     return joined(parts)
 
 
