@@ -92,6 +92,7 @@ def sweep(
     workers: Workers = None,
     rows: Annotated[str, typer.Option(metavar="KIND", help="sets: a row for all seeds together; or runs.")] = "sets",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the runs, and do none.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Also write report.html into each run's folder.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -132,6 +133,9 @@ def sweep(
     for label, problem in progress.failures.items():
         print(f"failed: {label}: {problem}", file=sys.stderr)
     show_sweep(plan, record, progress.failures, metrics or [], rows == "runs", as_json)
+    if report:
+        with working(quiet) as work:
+            sweeps.write_reports(plan, record, work)
     if progress.failures:
         raise typer.Exit(1)
 

@@ -3,7 +3,7 @@
 from fedwild.sweeps.axes import Axes, merged, read_axes
 from fedwild.sweeps.plan import Sweep, SweepRun, planned_sweep
 from fedwild.sweeps.record import Record
-from fedwild.sweeps.running import check_sweep, compared_sweep, run_sweep, write_tables
+from fedwild.sweeps.running import check_sweep, compared_sweep, run_sweep, write_reports, write_tables
 
 __all__ = [
     "Axes",
@@ -16,5 +16,6 @@ __all__ = [
     "planned_sweep",
     "read_axes",
     "run_sweep",
+    "write_reports",
     "write_tables",
 ]

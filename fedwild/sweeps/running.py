@@ -12,6 +12,7 @@ from fedwild.errors import UserError
 from fedwild.experiment import prepare
 from fedwild.federation import Listener
 from fedwild.progress import WorkDisplay
+from fedwild.report import write_report
 from fedwild.runs.folder import RunFolder
 from fedwild.sweeps.axes import Combination
 from fedwild.sweeps.plan import Sweep, check_kept, each_checked
@@ -106,3 +107,11 @@ def write_tables(sweep: Sweep, table: ResultTable) -> None:
     """The table in the sweep's folder, in every format."""
     for format in FORMATS:
         write_table(table, sweep.folder / f"table.{format}")
+
+
+def write_reports(sweep: Sweep, record: Record, work: WorkDisplay) -> None:
+    """The reports of finished runs that have none."""
+    waiting = [run for run in sweep.runs if record.finished(run) and not (run.folder / "report.html").exists()]
+    for number, run in enumerate(waiting):
+        work.tell("writing reports", number, len(waiting))
+        write_report(run.folder)

@@ -134,6 +134,13 @@ def test_rows_runs_shows_a_row_for_each_run(sweep: Callable[..., Outcome]) -> No
     assert [row["name"] for row in said["rows"]] == [f"method.lr={lr} seed {s}" for lr in (0.01, 0.1) for s in (0, 1)]
 
 
+def test_reports_are_written_if_asked_for(sweep: Callable[..., Outcome]) -> None:
+    assert sweep("--quiet").code == 0
+    assert not list(Path("runs/sweep-s").rglob("report.html"))
+    assert sweep("--quiet", "--report").code == 0
+    assert len(list(Path("runs/sweep-s").rglob("report.html"))) == 4
+
+
 def test_variants_are_rows_by_their_label(cli: Cli) -> None:
     variants = '[[sweep.variants]]\nlabel = "plain"\n[[sweep.variants]]\nlabel = "prox"\ncorrection.name = "prox"\n'
     Path("v.toml").write_text(BASE + variants)
