@@ -109,11 +109,14 @@ def stored_threshold(method: Method, server: Server, client: str | None) -> floa
 
 def threshold_behind(unknown: Real, rejected: NDArray[np.bool_], stored: float) -> float:
     """The stored threshold if it explains what was rejected; else one that does, since it was set anew."""
-    accepted = float(unknown[~rejected].max()) if (~rejected).any() else -math.inf
-    refused = float(unknown[rejected].min()) if rejected.any() else math.inf
-    if accepted <= stored < refused or not accepted < refused:
+    told = np.isfinite(unknown)
+    if ((unknown > stored) == rejected)[told].all():
         return stored
-    return (accepted + refused) / 2 if math.isfinite(accepted) and math.isfinite(refused) else max(accepted, -1e300)
+    accepted, refused = unknown[told & ~rejected], unknown[told & rejected]
+    if not len(refused):
+        return math.inf
+    lowest = float(refused.min())
+    return (float(accepted.max()) + lowest) / 2 if len(accepted) else float(np.nextafter(lowest, -math.inf))
 
 
 def extremes(by: dict[str, dict[str, float | None]], owners: Sequence[str]) -> list[tuple[str, str]]:

@@ -87,12 +87,25 @@ class RunFolder:
         if missing:
             raise UserError(f"{str(path)!r} is not a run folder: it has no {', '.join(missing)}.")
         folder = cls(path)
-        if folder.facts().get("format") != FORMAT:
-            raise UserError(
-                f"run folder {str(path)!r} has format {folder.facts().get('format')!r}, this fedwild reads {FORMAT}: "
-                "use the version that wrote it."
-            )
+        folder._check_format()
         return folder
+
+    def _check_format(self) -> None:
+        """Refuse a folder that another version of fedwild wrote in another way."""
+        facts = self.facts()
+        written, made_with = facts.get("format"), facts.get("versions")
+        if written == FORMAT:
+            return
+        if isinstance(written, int) and written > FORMAT:
+            version = made_with.get("fedwild", "?") if isinstance(made_with, dict) else "?"
+            raise UserError(
+                f"run folder {str(self.path)!r} was written by a newer fedwild ({version}): it has format {written}, and "
+                f"this one ({fedwild.__version__}) reads {FORMAT}. Upgrade with `pip install --upgrade fedwild`."
+            )
+        raise UserError(
+            f"run folder {str(self.path)!r} has format {written!r}, this fedwild reads {FORMAT}: "
+            "use the version that wrote it."
+        )
 
     def facts(self) -> dict[str, Any]:
         try:
