@@ -107,7 +107,7 @@ def show(todo: Plan, outcomes: list[Outcome], targets: list[Path], dry_run: bool
     """The table on the terminal or as JSON, and in files."""
     from fedwild.reproduction import result_table
     from fedwild.runs.events import without_nan
-    from fedwild.tables import terminal_table, write_table
+    from fedwild.tables import print_table, write_table
 
     shown = result_table(todo, outcomes)
     for target in targets:
@@ -126,22 +126,27 @@ def show(todo: Plan, outcomes: list[Outcome], targets: list[Path], dry_run: bool
         for run in todo.runs:
             line = f"{'done' if run.is_done else 'to do'}  {run.folder}  {run.label}"
             out.print(line, highlight=False, markup=False, soft_wrap=True)
-    out.print(terminal_table(shown))
-    for note in (*shown.notes, *(f"written to {target}" for target in targets)):
-        out.print(note, highlight=False, markup=False, soft_wrap=True)
+    print_table(out, shown)
+    for target in targets:
+        out.print(f"written to {target}", highlight=False, markup=False, soft_wrap=True)
 
 
 def show_list(name: str | None, only: str | None, as_json: bool) -> None:
     """All tables, or the rows of one."""
     from fedwild import papers
     from fedwild.reproduction.listing import cells_listed, described, tables_listed, waiting_lines
-    from fedwild.tables import terminal_table
+    from fedwild.tables import print_table, terminal_table
 
     tables = [chosen(papers.table(name), only)] if name is not None else papers.tables()
     if as_json:
         print(json.dumps([described(table) for table in tables]))
         return
-    out.print(terminal_table(cells_listed(tables[0]) if name is not None else tables_listed(tables)))
+    listed = cells_listed(tables[0]) if name is not None else tables_listed(tables)
+    if out.is_terminal:
+        # Words wrap: captions are long, and lines for each table would be many.
+        out.print(terminal_table(listed))
+    else:
+        print_table(out, listed)
     if name is None:
         out.print("Waiting for:", highlight=False)
         for line in waiting_lines(tables):
