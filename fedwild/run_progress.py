@@ -85,6 +85,9 @@ class RunProgress:
     def _on_measuring(self, event: dict[str, Any]) -> None:
         self._doing = "measuring"
 
+    def _on_goodbye(self, event: dict[str, Any]) -> None:
+        self._doing = "saying goodbye to sites"
+
     def _on_skip(self, event: dict[str, Any]) -> None:
         self._ahead = self._ahead[1:]
         self._on_round(event)

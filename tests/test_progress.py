@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 
 from fedwild import progress
+from fedwild.api import Run
 from fedwild.progress import WorkDisplay
 from tests.conftest import TINY, Cli
 
@@ -149,3 +150,12 @@ def test_quiet_says_nothing(terminal: bool) -> None:
         display.tell("working", 1, 2)
         display.download("a.gz", 1, 2)
     assert stream.getvalue() == ""
+
+
+def test_ctrl_c_ends_a_command_in_a_word(cli: Cli, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "evaluate", interrupted)
+    outcome = cli("evaluate", finished)
+    assert (outcome.code, outcome.out, outcome.err) == (130, "", "interrupted.\n")

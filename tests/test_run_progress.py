@@ -89,6 +89,8 @@ def test_a_round_that_was_not_needed_is_behind_us(progress: RunProgress, hands: 
     assert progress.done == 2
     # The other round of its phase will not be needed either.
     assert progress.seconds_left() == 0
+    progress({"event": "goodbye"})
+    assert progress.text == "saying goodbye to sites"
 
 
 def test_a_resumed_run_begins_where_it_was(progress: RunProgress) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fedwild import api
 from fedwild.api import Run
 from fedwild.runs.folder import RunFolder
 from fedwild.tracking import Scalars, hyperparameters, tracked
@@ -225,3 +226,17 @@ def test_the_listener_is_passed_on_everything(finished: Path) -> None:
         for event in Run(finished).events():
             listener(event)
     assert told == Run(finished).events()
+
+
+def test_every_round_can_be_seen_as_soon_as_it_is_done(tmp_path: Path) -> None:
+    seen: list[list[int]] = []
+
+    def look(event: dict[str, Any]) -> None:
+        if event["event"] == "round-start":
+            written = read_back(tmp_path / "run" / "tensorboard")
+            seen.append([point[0] for point in written.get("loss", [])])
+
+    tables = {"data": {"name": "synthetic:8x8x1:4:80", "known": 3}, "model": {"name": "mlp", "hidden": [4]}}
+    with tracked(look, True) as listener:
+        api.run(tables, clients=2, rounds=3, workers=0, out=tmp_path / "run", listener=listener)
+    assert seen == [[], [1], [1, 2]]

@@ -152,6 +152,7 @@ class Roster:
     def say_goodbye(self) -> None:
         """Let all sites know that the run is over. No trouble with that matters any more."""
         end = time.monotonic() + GOODBYE_SECONDS
+        self._listener({"event": "goodbye"})
         with contextlib.suppress(UserError):
             self.look()
             letters = {self.say(name, "the run has ended") for name in self.seats}
