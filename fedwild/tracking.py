@@ -123,6 +123,11 @@ class Tracker:
         elif self._file is not None:
             self._file.add(event)
 
+    @property
+    def began(self) -> bool:
+        """Whether the run has told anything to be written."""
+        return self._file is not None
+
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
@@ -138,6 +143,9 @@ def tracked(listener: Listener, wanted: bool, run: Path | None = None) -> Iterat
     tracker = Tracker(listener, run)
     try:
         yield tracker
+        if run is not None and not tracker.began:
+            # It was finished already.
+            write_event_file(RunFolder.open(run), run / TENSORBOARD)
     finally:
         tracker.close()
 

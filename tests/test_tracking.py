@@ -80,6 +80,11 @@ def test_a_resumed_run_has_every_round_once(cli: Cli, finished: Path) -> None:
     check_file(finished, finished / "tensorboard")
 
 
+def test_resuming_a_finished_run_writes_its_file_all_the_same(cli: Cli, finished: Path) -> None:
+    assert cli("resume", finished, "--tensorboard", "--quiet").code == 0
+    check_file(finished, finished / "tensorboard")
+
+
 def test_a_welcomed_client_has_the_rounds_before_it_too(cli: Cli) -> None:
     assert cli("run", *TINY, "--rounds", "2", "--out", "before", "--quiet").code == 0
     newcomer = ("--client", "synthetic:8x8x1:4:80", "--name", "new", "--rounds", "1", "--workers", "0")
