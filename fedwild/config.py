@@ -238,7 +238,7 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
             wrong.extend(error.problems)
             return None
 
-    wrong += [unknown_key(key, key, (*SECTIONS, "seed")) for key in table if key not in (*SECTIONS, "seed")]
+    wrong += [_unknown_section(key) for key in table if key not in (*SECTIONS, "seed")]
     for section in SECTIONS:
         if not isinstance(table.get(section, {}), dict):
             wrong.append(f"{section} = {table[section]!r} is not allowed: it must be a table, such as [{section}].")
@@ -271,6 +271,12 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
     if wrong:
         raise UserError(*dict.fromkeys(wrong))
     return config
+
+
+def _unknown_section(key: str) -> str:
+    if key == "sweep":
+        return "[sweep] is not allowed here: it is for `fedwild sweep CONFIG.toml`, which runs all that it varies."
+    return unknown_key(key, key, (*SECTIONS, "seed"))
 
 
 def _digits_preset(method: type[Method], table: Table) -> Table:

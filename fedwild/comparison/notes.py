@@ -21,8 +21,10 @@ def verdict_notes(sign: str, tested: Iterable[tuple[str, Verdict | None]]) -> li
     few = list(dict.fromkeys(name for name, test in done if test.p is None))
     notes = []
     if kinds:
-        how = f"{' or '.join(kinds)} over seeds, two-sided, p >= {LEVEL} after Holm's correction"
-        notes.append(f"{sign} not significantly worse than the best of its column ({how}).")
+        marked = any(test.is_tie for _, test in done)
+        what = f"{sign} not significantly" if marked else "All rows that could be tested are significantly"
+        how = f"{' or '.join(kinds)} over seeds, two-sided, p {'≥' if marked else '<'} {LEVEL} after Holm's correction"
+        notes.append(f"{what} worse than the best of the column ({how}).")
     if few:
         whom = "" if not kinds else f" for {some(few)}"
         notes.append(f"Too few seeds to test differences{whom}: both rows need at least {FEWEST}.")

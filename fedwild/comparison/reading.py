@@ -37,19 +37,17 @@ class Found:
 
 
 def find_runs(places: Iterable[Path]) -> Found:
-    """The runs that the places are or hold, each once, in the order of places and then of names."""
+    """The runs that the places are or hold, each once, in the order of places and then of settings."""
     finished: dict[Path, FinishedRun] = {}
     unfinished: dict[Path, Path] = {}
     for place in places:
         folders = list(run_folders(place))
         if not folders:
             raise UserError(f"folder {str(place)!r} has no runs in it.")
-        for folder in folders:
-            real = folder.resolve()
-            if not (folder / "result.json").exists():
-                unfinished.setdefault(real, folder)
-            elif real not in finished:
-                finished[real] = read_run(folder)
+        done = [folder for folder in folders if (folder / "result.json").exists()]
+        unfinished |= {folder.resolve(): folder for folder in folders if folder not in done}
+        for run in sorted(map(read_run, done), key=_order):
+            finished.setdefault(run.path.resolve(), run)
     return Found(tuple(finished.values()), tuple(unfinished.values()))
 
 
@@ -81,6 +79,15 @@ def figures_of(result: dict[str, Any]) -> dict[str, float | None]:
     plain = {key: result.get(key) for key in (*COSTS, "rounds", "clients") if key in result}
     by = {f"by.{who}.{key}": value for who, own in result.get("by", {}).items() for key, value in own.items()}
     return {key: value for key, value in {**result["metrics"], **plain, **by}.items() if _is_figure(value)}
+
+
+def _order(run: FinishedRun) -> tuple[Any, ...]:
+    """By settings, numbers by size; folders may be called anything."""
+    return [(key, *_rank(value)) for key, value in run.settings.items()], run.seed, run.path
+
+
+def _rank(value: Any) -> tuple[int, float, str]:
+    return (0, value, "") if isinstance(value, (int, float)) else (1, 0, json.dumps(value, sort_keys=True))
 
 
 def _is_figure(value: Any) -> bool:

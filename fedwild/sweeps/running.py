@@ -26,17 +26,23 @@ class Recording(Watcher):
     def __init__(self, record: Record, watcher: Watcher) -> None:
         self._record = record
         self._watcher = watcher
+        self._progress = Progress(0)
 
     def begin(self, progress: Progress) -> None:
-        self._record.write_runs(progress.failures)
+        self._progress = progress
+        self.save()
         self._watcher.begin(progress)
 
     def run(self, planned: Planned, progress: Progress) -> Listener:
         return self._watcher.run(planned, progress)
 
     def ran(self, planned: Planned, progress: Progress, error: UserError | None) -> None:
-        self._record.write_runs(progress.failures)
+        self.save()
         self._watcher.ran(planned, progress, error)
+
+    def save(self) -> None:
+        """Write what is known now."""
+        self._record.write_runs(self._progress.failures)
 
 
 def check_sweep(sweep: Sweep, record: Record, work: WorkDisplay | None = None) -> None:
@@ -59,7 +65,11 @@ def run_sweep(sweep: Sweep, record: Record, watcher: Watcher, workers: int | Non
     """Do the runs that are not done; what fails is noted and stops no other."""
     with in_use(sweep):
         record.write_plan()
-        return carry_out([run.planned for run in sweep.runs], Recording(record, watcher), workers)
+        recording = Recording(record, watcher)
+        try:
+            return carry_out([run.planned for run in sweep.runs], recording, workers)
+        finally:
+            recording.save()
 
 
 @contextmanager

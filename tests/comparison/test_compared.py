@@ -200,6 +200,14 @@ def test_rows_that_are_not_significantly_worse_are_marked_and_the_sign_is_explai
     assert "Welch" not in note
 
 
+def test_where_all_others_are_worse_the_note_says_so_without_a_sign(tmp_path: Path) -> None:
+    made_seeds(tmp_path, "a", list(TOP))
+    made_seeds(tmp_path, "b", list(FAR), settings={"method": {"lr": 9}})
+    (note,) = compared(tmp_path, "auroc").all_notes()
+    assert note.startswith("All rows that could be tested are significantly worse than the best of the column (paired")
+    assert "p < 0.05" in note
+
+
 def test_json_has_raw_and_corrected_p_values_and_which_test_gave_them(three: Path) -> None:
     top, near, far = (row["figures"]["auroc"] for row in compared(three).described()["rows"])
     assert (top["test"], top["p"], top["p_holm"]) == (None, None, None)

@@ -21,6 +21,15 @@ def test_runs_are_found_below_folders_but_not_inside_runs_nor_while_they_are_mad
     assert [run.path for run in found.finished] == [tmp_path / "a", tmp_path / "b" / "deep" / "two"]
 
 
+def test_runs_of_a_folder_come_by_their_settings_and_folders_as_they_are_named(tmp_path: Path) -> None:
+    for name, lr, seed in (("a", 10, 1), ("b", 9, 0), ("c", 10, 0)):
+        made_run(tmp_path / "one" / name, seed=seed, settings={"method": {"lr": lr}})
+    made_run(tmp_path / "two", settings={"method": {"lr": 1}})
+    for places, names in ((["one", "two"], "b c a two"), (["two", "one"], "two b c a"), (["one/a", "one"], "a b c")):
+        found = find_runs([tmp_path / place for place in places])
+        assert " ".join(run.path.name for run in found.finished) == names
+
+
 def test_a_run_that_is_named_twice_is_there_once(tmp_path: Path) -> None:
     made_run(tmp_path / "a")
     (tmp_path / "latest").symlink_to(tmp_path / "a")

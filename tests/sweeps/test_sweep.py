@@ -303,3 +303,8 @@ def test_a_damaged_sweep_json_is_named(sweep: Callable[..., Outcome], refused: R
     assert sweep("--quiet").code == 0
     Path("runs/sweep-s/sweep.json").write_text("{}")
     assert "sweep.json' is damaged" in refused("sweep", "s.toml", "--quiet")
+
+
+def test_run_says_which_command_a_sweep_is_for(refused: Refused) -> None:
+    Path("s.toml").write_text(SWEEP)
+    assert "it is for `fedwild sweep CONFIG.toml`" in refused("run", "s.toml", "--quiet")
