@@ -54,11 +54,13 @@ class Axes:
 
     def combinations(self) -> Iterator[Combination]:
         """Every combination, the last key of the grid varying fastest."""
+        telling = [key for key, values in self.grid.items() if len(values) > 1] or list(self.grid)
+        telling.sort(key=lambda key: key != FIRST)
         for label, variant in self.variants.items() or [("", {})]:
             for values in itertools.product(*self.grid.values()):
                 chosen = dict(zip(self.grid, values, strict=True))
                 layer = merged(variant, *(nested(key, value) for key, value in chosen.items()))
-                name = " ".join(filter(None, (label, phrase(chosen, sorted(chosen, key=lambda key: key != FIRST)))))
+                name = " ".join(filter(None, (label, phrase(chosen, telling))))
                 yield Combination(name, {**({"variant": label} if label else {}), **chosen}, layer)
 
 

@@ -33,6 +33,16 @@ def test_all_combinations_come_in_order_the_last_key_fastest() -> None:
     assert list(axes.combinations())[3].layer == {"method": {"name": "fedov", "lr": 0.1}}
 
 
+def test_combinations_are_called_by_what_varies_the_method_first() -> None:
+    axes = read_axes(
+        {"grid": {"method.lr": [1, 2], "method.epochs": [1], "method.name": ["fedavg"], "data.known": [4, 5]}}
+    )
+    assert next(axes.combinations()).label == "method.lr=1 data.known=4"
+    axes = read_axes({"grid": {"method.lr": [1, 2], "method.name": ["fedavg", "fedov"]}})
+    assert next(axes.combinations()).label == "method=fedavg method.lr=1"
+    assert next(read_axes({"grid": {"method.lr": [1]}}).combinations()).label == "method.lr=1"
+
+
 def test_variants_are_combined_with_the_grid() -> None:
     text = """
         [grid]
