@@ -82,7 +82,7 @@ def facts_of(run: Run, workers: int) -> Facts:
     """Read a run and ask its model about the test data."""
     result, history = run.folder.result(), History(run.events())
     table = read_toml(run.path / "config.toml")
-    no_data = AT_SITES if table.get("data", {}).get("name") == SITES else reason_of(lambda: run.experiment)
+    no_data = AT_SITES if table.get("data", {}).get("name") == SITES else why_no_data(run)
     views: list[Seen] = []
 
     def look() -> None:
@@ -103,6 +103,12 @@ def facts_of(run: Run, workers: int) -> Facts:
         no_views=no_views,
         no_data=no_data,
     )
+
+
+def why_no_data(run: Run) -> str:
+    """An empty text if the run's data are there as they were."""
+    reason = reason_of(lambda: run.experiment)
+    return reason and f"What is drawn from the run's data is left out: {reason}"
 
 
 def views_of(run: Run, workers: int, by: dict[str, dict[str, float | None]]) -> list[Seen]:

@@ -42,6 +42,6 @@ def why(text: str, failed: bool = False) -> Html:
 
 
 def sentence(text: str) -> str:
-    """With a capital letter, on one line."""
+    """On one line, with a capital letter where it begins with a word and not with a setting."""
     line = " ".join(text.split())
-    return line[:1].upper() + line[1:]
+    return line[:1].upper() + line[1:] if line.partition(" ")[0].isalpha() else line

@@ -69,8 +69,9 @@ class Seen:
     @cached_property
     def confidence(self) -> Real:
         """The probability of the best known class."""
-        scores = self.logits - self.logits.max(axis=1, keepdims=True)
-        shares: Real = 1 / np.exp(scores).sum(axis=1)
+        # Infinite logits, as of a diverged model, have no confidence.
+        with np.errstate(invalid="ignore"):
+            shares: Real = 1 / np.exp(self.logits - self.logits.max(axis=1, keepdims=True)).sum(axis=1)
         return shares
 
     @property

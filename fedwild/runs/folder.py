@@ -99,8 +99,8 @@ class RunFolder:
         if isinstance(written, int) and written > FORMAT:
             version = made_with.get("fedwild", "?") if isinstance(made_with, dict) else "?"
             raise UserError(
-                f"run folder {str(self.path)!r} was written by a newer fedwild ({version}): it has format {written}, and "
-                f"this one ({fedwild.__version__}) reads {FORMAT}. Upgrade with `pip install --upgrade fedwild`."
+                f"run folder {str(self.path)!r} was written by a newer fedwild ({version}): it has format {written}, "
+                f"and this one ({fedwild.__version__}) reads {FORMAT}. Upgrade with `pip install --upgrade fedwild`."
             )
         raise UserError(
             f"run folder {str(self.path)!r} has format {written!r}, this fedwild reads {FORMAT}: "

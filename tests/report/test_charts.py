@@ -33,7 +33,7 @@ def test_rounds_are_marked_by_whole_numbers_only() -> None:
 
 
 def test_labels_have_as_many_decimals_as_they_need() -> None:
-    assert labels([0.0, 0.25, 0.5]) == ["0.0", "0.2", "0.5"] or labels([0.0, 0.25, 0.5]) == ["0.00", "0.25", "0.50"]
+    assert labels([0.0, 0.2, 0.4]) == ["0.0", "0.2", "0.4"]
     assert labels([0, 5, 10]) == ["0", "5", "10"]
     assert labels([0.0, 0.5, 1.0], percent=True) == ["0 %", "50 %", "100 %"]
     assert len(set(labels(ticks(0, 0.7)))) == len(ticks(0, 0.7))
@@ -84,12 +84,12 @@ def test_a_chart_of_nothing_but_nan_says_so() -> None:
 
 
 def test_series_differ_by_marks_too_and_marks_say_their_values() -> None:
-    chart = line_chart(
-        [Series("a", [1, 2], [0.1, 0.2]), Series("b", [1, 2], [0.3, 0.4])], "round", "share", percent=True
-    )
-    shapes = re.findall(r"<path d=\"M[\d.]+ [\d.]+(m[^\"]*)\"><", chart.replace("><title>", '"><title>'))
+    series = [Series("a", [1, 2], [0.1, 0.2]), Series("b", [1, 2], [0.3, 0.4])]
+    chart = line_chart(series, "round", "share", percent=True)
     assert "<title>a: 20.0 % (round 2)</title>" in chart
-    assert len(set(re.findall(r'</title></path>|d="M[\d.]+ [\d.]+(m[^"]+)"', chart))) >= 2, shapes
+    shapes = re.findall(r'd="M[\d.]+ [\d.]+(m[^"]+)"><title>', chart)
+    assert len(shapes) == 4
+    assert len(set(shapes)) == 2
 
 
 def test_a_histogram_counts_every_finite_score_once() -> None:

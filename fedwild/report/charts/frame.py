@@ -9,8 +9,8 @@ from fedwild.drawing import cut
 from fedwild.report.charts.scale import Scale, labels, root_ticks, ticks
 from fedwild.report.markup import Html, joined, short, tag
 
-LETTER = 6.3
-"""About the width of a character at the charts' text size, 11."""
+LETTER = 6.9
+"""About the width of a character at the charts' text size, 11; wide fonts have room, too."""
 LARGEST = 1.25
 """No chart is drawn larger than this, in pixels for each unit."""
 SERIES = 8

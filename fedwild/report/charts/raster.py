@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 
 import numpy as np
 from PIL import Image
@@ -20,16 +21,22 @@ def picture(image: Image.Image, about: str, class_: str = "picture") -> Html:
     """A picture of any size, made small enough for the page."""
     data = png(image)
     if len(data) > LARGE:
-        data = png(image.convert("RGB").quantize(64))
+        data = png(few_colours(image))
     while len(data) > LARGEST:
-        image = image.resize((image.width * 3 // 4, image.height * 3 // 4))
-        data = png(image.convert("RGB").quantize(64))
+        # Noise needs as many bytes as it has pixels, so that one step is mostly enough.
+        scale = 0.95 * math.sqrt(LARGEST / len(data))
+        image = image.resize((max(1, int(image.width * scale)), max(1, int(image.height * scale))))
+        data = png(few_colours(image))
     return tag("img", src=uri(data), alt=about, width=image.width, height=image.height, class_=class_)
+
+
+def few_colours(image: Image.Image) -> Image.Image:
+    return image.convert("RGB").quantize(64, Image.Quantize.FASTOCTREE)
 
 
 def png(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
-    image.save(buffer, format="PNG", optimize=True)
+    image.save(buffer, format="PNG")
     return buffer.getvalue()
 
 

@@ -53,7 +53,9 @@ def feature_map(run: Run, seen: Seen) -> Html:
 
 def on_a_map(embeddings: Real, seed: int) -> Real:
     """Points (n, 2) by a short t-SNE."""
-    wide = np.pad(embeddings, ((0, 0), (0, max(0, 2 - embeddings.shape[1]))))
+    # The map does not depend on the scale, and at this one nothing overflows.
+    scaled = embeddings / np.abs(embeddings).max()
+    wide = np.pad(scaled, ((0, 0), (0, max(0, 2 - scaled.shape[1]))))
     # The name of this setting differs between versions of scikit-learn.
     iterations = "max_iter" if "max_iter" in signature(TSNE).parameters else "n_iter"
     tsne = TSNE(init="pca", perplexity=perplexity_for(len(wide)), random_state=seed % 2**32, **{iterations: ITERATIONS})
