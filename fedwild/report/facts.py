@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedwild.experiment import Experiment
 
 AT_SITES = (
-    "The samples are at the run's sites, which do not give them away: what is drawn from single samples is left out."
+    "The samples are at the run's sites, which do not give them away, so nothing is drawn from them here."
 )
 
 
@@ -108,7 +108,7 @@ def facts_of(run: Run, workers: int) -> Facts:
 def why_no_data(run: Run) -> str:
     """An empty text if the run's data are there as they were."""
     reason = reason_of(lambda: run.experiment)
-    return reason and f"What is drawn from the run's data is left out: {reason}"
+    return reason and f"The run's data cannot be read: {reason}"
 
 
 def views_of(run: Run, workers: int, by: dict[str, dict[str, float | None]]) -> list[Seen]:

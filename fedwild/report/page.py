@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import resources
 
 import fedwild
 from fedwild.report.facts import Facts
-from fedwild.report.guard import guarded, log
+from fedwild.report.guard import guarded, log, why
 from fedwild.report.markup import Html, tag
 from fedwild.report.palette import stylesheet
 from fedwild.report.sections import SECTIONS, Section
@@ -15,8 +16,9 @@ from fedwild.report.sections.overview import subtitle_of, tiles, title_of
 
 def page_of(facts: Facts) -> str:
     """The whole page as text."""
-    shown = [section for section in SECTIONS if concerned(section, facts)]
-    bodies = [drawn(section, facts) for section in shown]
+    concerned = [section for section in SECTIONS if concerns(section, facts)]
+    shown = [section for section in concerned if not section.missing(facts)]
+    bodies = [*(drawn(section, facts) for section in shown), *left_out(concerned, facts)]
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -58,7 +60,16 @@ def state(facts: Facts) -> list[Html]:
     return [tag("p", tag("b", text), tag("code", f"fedwild resume {facts.run.path}"), " goes on.", class_="banner")]
 
 
-def concerned(section: Section, facts: Facts) -> bool:
+def left_out(sections: Sequence[Section], facts: Facts) -> list[Html]:
+    """One sentence for all sections that are missing for the same reason."""
+    titles: dict[str, list[str]] = {}
+    for section in sections:
+        if reason := section.missing(facts):
+            titles.setdefault(reason, []).append(section.title)
+    return [tag("section", tag("h2", "Left out: ", ", ".join(names)), why(reason)) for reason, names in titles.items()]
+
+
+def concerns(section: Section, facts: Facts) -> bool:
     """Whether a section is shown; one that cannot tell is left out, with a warning."""
     try:
         return section.concerns(facts)

@@ -117,7 +117,7 @@ def test_without_its_data_a_report_is_made_of_log_and_result(tmp_path: Path) -> 
     assert "own.npz" in text
     assert ROUND in text
     assert "Confusion matrix" not in text
-    assert "What is drawn from the run&#x27;s data is left out" in text
+    assert text.count("The run&#x27;s data cannot be read") == 1
     assert "own.npz&#x27;: there is no such file or folder." in text
     assert "could not be drawn" not in text
 
@@ -135,7 +135,8 @@ def test_runs_over_sites_have_no_samples_here(finished: Path) -> None:
     config = (finished / "config.toml").read_text().replace('name = "synthetic:8x8x1:4:80"', 'name = "sites"')
     (finished / "config.toml").write_text(config)
     text = page(finished)
-    assert "The samples are at the run&#x27;s sites" in text
+    assert text.count("The samples are at the run&#x27;s sites") == 1
+    assert "Left out: Known and unknown, Answers by class, Samples, Who holds what" in text
     assert "fedwild coordinate" in text
     assert ROUND in text
     assert "could not be drawn" not in text

@@ -28,6 +28,18 @@ def always(facts: Facts) -> bool:
     return True
 
 
+def nothing(facts: Facts) -> str:
+    return ""
+
+
+def no_views(facts: Facts) -> str:
+    return "" if facts.views else facts.no_views
+
+
+def no_data(facts: Facts) -> str:
+    return facts.no_data
+
+
 @dataclass(frozen=True)
 class Section:
     """One part of the page."""
@@ -36,6 +48,8 @@ class Section:
     title: str
     draw: Callable[[Facts], Html]
     concerns: Callable[[Facts], bool] = always
+    missing: Callable[[Facts], str] = nothing
+    """Why there is nothing to draw it from; an empty text if there is."""
 
 
 SECTIONS = (
@@ -43,13 +57,13 @@ SECTIONS = (
     Section("progress", "Round by round", progress.draw),
     Section("newcomer", "The newcomer", newcomer.draw, newcomer.concerns),
     Section("discovery", "Discovered classes", discovery.draw, discovery.concerns),
-    Section("open-set", "Known and unknown", openset.draw),
-    Section("answers", "Answers by class", classes.draw_answers),
-    Section("samples", "Samples", samples.draw),
+    Section("open-set", "Known and unknown", openset.draw, missing=no_views),
+    Section("answers", "Answers by class", classes.draw_answers, missing=no_views),
+    Section("samples", "Samples", samples.draw, missing=no_views),
     Section("masks", "Subnetworks", masks.draw, masks.concerns),
     Section("outliers", "Outliers", outliers.draw, outliers.concerns),
     Section("boundary", "Boundary samples", boundary.draw, boundary.concerns),
-    Section("data", "Who holds what", classes.draw_data),
+    Section("data", "Who holds what", classes.draw_data, missing=no_data),
     Section("cost", "Time and bytes", cost.draw),
     Section("clients", "Clients", clients.draw),
     Section("log", "Log", log.draw),
