@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -130,13 +130,13 @@ def sweep(
         told = f"{done} of {len(plan.runs)} runs are done in {plan.folder}; the same command goes on"
         print(f"interrupted: {told}.", file=sys.stderr)
         raise typer.Exit(130) from None
-    for label, problem in progress.failures.items():
-        print(f"failed: {label}: {problem}", file=sys.stderr)
     show_sweep(plan, record, progress.failures, metrics or [], rows == "runs", as_json)
     if report:
         with working(quiet) as work:
             sweeps.write_reports(plan, record, work)
     if progress.failures:
+        failed = f"{len(progress.failures)} of {len(plan.runs)} runs failed: {', '.join(progress.failures)}"
+        print(f"{failed}; {plan.folder / 'runs.csv'} says why, and the same command tries again.", file=sys.stderr)
         raise typer.Exit(1)
 
 
@@ -180,11 +180,16 @@ def show_sweep(
     from fedwild.sweeps import compared_sweep, write_tables
     from fedwild.tables import print_table
 
+    about: dict[str, Any] = {"sweep": str(plan.folder), "runs": record.rows(failures)}
+    if not any(run["state"] == "finished" for run in about["runs"]):
+        if as_json:
+            print(json.dumps({"columns": [], "rows": [], "notes": [], **about}))
+        return
     comparison = compared_sweep(plan, record, metrics, failures, each_run)
     table = comparison.table()
     write_tables(plan, table)
     if as_json:
-        print(json.dumps({**comparison.described(), "sweep": str(plan.folder), "runs": record.rows(failures)}))
+        print(json.dumps({**comparison.described(), **about}))
         return
     print_table(out, table)
     told = f"sweep folder: {plan.folder} (runs.csv, table.html, table.csv, table.tex, table.md)"

@@ -98,11 +98,9 @@ def compared_sweep(
     failures: Mapping[str, UserError] | None = None,
     each_run: bool = False,
 ) -> Comparison:
-    """The sweep's finished runs, a row for each combination or for each run."""
+    """The sweep's finished runs, of which there must be one: a row for each combination or for each run."""
     by_row = [run for first in sweep.first_runs() for run in sweep.runs if run.combination is first.combination]
     pairs = [(run, done) for run in by_row if (done := record.finished(run)) is not None]
-    if not pairs:
-        raise UserError(f"no run of the sweep in {str(sweep.folder)!r} is finished, so there is nothing to compare.")
     labels = {done.path: run.planned.label if each_run else run.combination.label for run, done in pairs}
     rows = labelled([done for _, done in pairs], labels, sweep.axes.varied())
     return comparison(rows, metrics, [failure_note(failures or {})])

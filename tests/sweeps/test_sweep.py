@@ -221,13 +221,27 @@ def test_a_run_that_fails_is_told_and_stops_no_other(
         patch.setattr(api, "start", failing)
         outcome = sweep("--quiet", "--json")
     assert outcome.code == 1
-    assert "failed: method.lr=0.1 seed 0: too few" in outcome.err
+    why = "runs/sweep-s/runs.csv says why, and the same command tries again."
+    assert outcome.err.splitlines() == [f"1 of 4 runs failed: method.lr=0.1 seed 0; {why}"]
     said = json.loads(outcome.out)
     assert [row["seeds"] for row in said["rows"]] == [[0, 1], [1]]
     assert "Failed and left out: method.lr=0.1 seed 0." in said["notes"]
     row = runs_csv()[1]
     assert (row["state"], row["problem"], row["auroc"]) == ("failed", "too few answered", "")
     assert sweep("--quiet").code == 0
+
+
+def test_if_all_fail_there_is_no_table(sweep: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> api.Run:
+        raise RoundFailed("nobody answered")
+
+    monkeypatch.setattr(api, "start", failing)
+    outcome = sweep("--json")
+    assert outcome.code == 1
+    said = json.loads(outcome.out)
+    assert (said["rows"], [run["problem"] for run in said["runs"]]) == ([], ["nobody answered"] * 4)
+    assert "4 of 4 runs failed" in outcome.err
+    assert not list(Path("runs/sweep-s").glob("table.*"))
 
 
 def test_a_second_sweep_in_the_folder_is_kept_out(sweep: Callable[..., Outcome], refused: Refused) -> None:
