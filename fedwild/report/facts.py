@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from fedwild.api import Run
     from fedwild.experiment import Experiment
 
-AT_SITES = (
-    "The samples are at the run's sites, which do not give them away, so nothing is drawn from them here."
-)
+AT_SITES = "The samples are at the run's sites, which do not give them away, so nothing is drawn from them here."
 
 
 @dataclass(frozen=True)
