@@ -220,14 +220,18 @@ class Run:
         rows: np.ndarray | None = None,
         workers: int | None = None,
         tell: Tell = nobody,
+        keep_thresholds: bool = False,
     ) -> Outcome:
-        """The answers on `test_rows(client)`, or on some of them, decided as `evaluate` does."""
+        """The answers on `test_rows(client)`, or on some of them, decided as `evaluate` does.
+
+        `keep_thresholds` takes those of the run's last evaluation, which are not set anew then.
+        """
         server, everything = self.server(), self.test_rows(client)
         rows = everything if rows is None else rows
         split = self.experiment.split
         clients = tuple(replace(c, test=rows) if c.name == client else c for c in split.clients)
         shown = replace(split, test=rows, clients=clients)
-        with self._examining(server, shown, workers, tell) as (examiner, snapshot):
+        with self._examining(server, shown, workers, tell, keep_thresholds) as (examiner, snapshot):
             if client is None:
                 return examiner.common_outcome(server, snapshot, self._states())
             ((_, outcome),) = examiner.own_outcomes(server, snapshot, self._states(), [client])
@@ -249,7 +253,7 @@ class Run:
 
     @contextlib.contextmanager
     def _examining(
-        self, server: Server, split: Split, workers: int | None, tell: Tell
+        self, server: Server, split: Split, workers: int | None, tell: Tell, keep_thresholds: bool = False
     ) -> Iterator[tuple[Examiner, str]]:
         """An examiner with workers of its own, and the file of the server's payload."""
         e = self.experiment
@@ -261,9 +265,9 @@ class Run:
             site = Site(e.dataset, split, e.config.data, e.method, e.task, e.config.seed, self.folder.clients, spool)
             count = worker_count(e.config.with_engine(workers=workers).engine.workers)
             with contextlib.closing(LocalEngine(site, count)) as engine:
-                accept, away = e.config.evaluation.accept, e.config.data.at_sites
+                accept, keep = e.config.evaluation.accept, keep_thresholds or e.config.data.at_sites
                 run = watched(engine.run, tell)
-                yield Examiner(e.method, e.dataset, split, accept, run, keep_thresholds=away), str(snapshot)
+                yield Examiner(e.method, e.dataset, split, accept, run, keep_thresholds=keep), str(snapshot)
 
     def _refuse_elsewhere(self) -> None:
         """Say where the data is, if it is not here."""
