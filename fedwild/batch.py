@@ -83,7 +83,12 @@ def carry_out(
             _run(item, workers, listener)
             progress.seconds.append(clock() - began)
         except UserError as error:
-            problem = progress.failures[item.label] = error
+            problem = error
+        except Exception as error:
+            whole = f"`fedwild resume {item.folder}` shows all of it" if item.folder.exists() else "no run had begun"
+            problem = UserError(f"{type(error).__name__}: {error} ({whole})")
+        if problem is not None:
+            progress.failures[item.label] = problem
         watcher.ran(item, progress, problem)
     return progress
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -129,6 +130,11 @@ class Config:
         table = self.table()
         del table["engine"]
         return table
+
+    def digest(self) -> str:
+        """A short name for all that results depend on but the seed, equal for equal settings."""
+        table = {key: value for key, value in self.decisive().items() if key != "seed"}
+        return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:10]
 
     def resolved(self, model: str, data: Table, partition: Table, federation: Table) -> Config:
         """The config with everything filled in that the user left open and the data decided."""

@@ -120,3 +120,19 @@ def test_a_terminal_has_one_line_with_the_round(tmp_path: Path) -> None:
 
 def test_quiet_says_nothing(tmp_path: Path) -> None:
     assert lines_of(tmp_path, terminal=False, quiet=True) == ""
+
+
+def test_even_an_error_that_nobody_foresaw_stops_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = api.start
+
+    def failing(config: Any, *rest: Any) -> Any:
+        done = start(config, *rest)
+        if config.seed == 0:
+            raise ZeroDivisionError("a method's own mistake")
+        return done
+
+    monkeypatch.setattr(api, "start", failing)
+    progress = carry_out(planned(tmp_path, 0, 1), Seen(), workers=0)
+    resume = f"`fedwild resume {tmp_path / '0'}` shows all of it"
+    assert str(progress.failures["seed 0"]) == f"ZeroDivisionError: a method's own mistake ({resume})"
+    assert (tmp_path / "1" / "result.json").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -91,12 +90,9 @@ def _entry(
 
 def _planned(config: Config, out: Path) -> Planned:
     """A run whose folder says in words, and exactly by a hash, what it is."""
-    table = config.decisive()
-    seed = table.pop("seed")
-    mark = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:10]
     names = "+".join(Path(name).stem for name in config.data.names)
     stem = re.sub(r"[^\w.+-]+", "_", f"{config.method.name}-{names}")
-    return Planned(f"{stem}-{mark}", config, out / f"{stem}-{mark}-seed{seed}")
+    return Planned(stem, config, out / f"{stem}-{config.digest()}-seed{config.seed}")
 
 
 def _labelled(entries: Sequence[Entry]) -> list[Entry]:

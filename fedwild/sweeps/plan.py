@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -92,7 +91,7 @@ def refuse_twins(combinations: Sequence[Combination], configs: Sequence[Config])
     """Two combinations with the same settings would be the same runs under two names."""
     seen: dict[str, str] = {}
     for combination, config in zip(combinations, configs, strict=True):
-        key = digest(config)
+        key = config.digest()
         if key in seen:
             raise UserError(f"{seen[key]!r} and {combination.label!r} are the same settings: leave one of them out.")
         seen[key] = combination.label
@@ -101,13 +100,7 @@ def refuse_twins(combinations: Sequence[Combination], configs: Sequence[Config])
 def folder_name(config: Config, seed: int) -> str:
     """By settings, not by place in the grid: what is done is found again when the grid has grown."""
     method = re.sub(r"[^\w.+-]+", "_", config.method.name)
-    return f"{method}-{digest(config)}-seed{seed}"
-
-
-def digest(config: Config) -> str:
-    """Short, of all settings that decide the result but the seed."""
-    table = {key: value for key, value in config.decisive().items() if key != "seed"}
-    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{method}-{config.digest()}-seed{seed}"
 
 
 def check_kept(sweep: Sweep) -> None:
