@@ -16,7 +16,7 @@ def report(
         PathOption, typer.Option("--out", metavar="FILE.html", help="The file to write (RUN/report.html).")
     ] = None,
     workers: Annotated[
-        Number, typer.Option(metavar="N", help="Worker processes for the evaluation (0: in this process).")
+        Number, typer.Option(metavar="N", help="Worker processes for the evaluation (some if it is long); 0 = none.")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -34,7 +34,8 @@ def report(
     """
     from fedwild.report import write_report
 
-    written = write_report(folder, path, number("--workers", workers, 0, range(257)))
+    count = None if workers is None else number("--workers", workers, 0, range(257))
+    written = write_report(folder, path, count)
     if as_json:
         print(json.dumps({"run": str(folder), "report": str(written), "bytes": written.stat().st_size}))
     elif not quiet:

@@ -185,6 +185,9 @@ def closing_report(done: Run) -> Path | None:
         from fedwild.report import write_report
 
         return write_report(done)
+    except KeyboardInterrupt:
+        print(f"interrupted: the run is finished, and `fedwild report {done.path}` writes its report.", file=sys.stderr)
+        return None
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         print(f"warning: the run is finished, but its report could not be written: {reason}", file=sys.stderr)

@@ -11,12 +11,17 @@ from fedwild.data import SITES, Split
 from fedwild.errors import UserError
 from fedwild.report.guard import reason_of
 from fedwild.report.history import History
-from fedwild.report.seen import Seen, extremes, seen_of
+from fedwild.report.seen import MOST_SAMPLES, Seen, extremes, seen_of
+from fedwild.workers import worker_count
 
 if TYPE_CHECKING:
     from fedwild.api import Run
     from fedwild.experiment import Experiment
 
+MOST_SECONDS, FEWEST_SAMPLES = 4.0, 500
+"""An evaluation that took longer is done again for a part of the samples, but not for fewer than these."""
+QUICK = 1.0
+"""Seconds that are not worth the start of worker processes."""
 AT_SITES = "The samples are at the run's sites, which do not give them away, so nothing is drawn from them here."
 
 
@@ -76,7 +81,7 @@ class Facts:
         return self.views
 
 
-def facts_of(run: Run, workers: int) -> Facts:
+def facts_of(run: Run, workers: int | None) -> Facts:
     """Read a run and ask its model about the test data."""
     result, history = run.folder.result(), History(run.events())
     table = read_toml(run.path / "config.toml")
@@ -85,7 +90,8 @@ def facts_of(run: Run, workers: int) -> Facts:
 
     def look() -> None:
         measured = history.measured[-1].by if history.measured else {}
-        views.extend(views_of(run, workers, measured if result is None else result.get("by") or {}))
+        by = measured if result is None else result.get("by") or {}
+        views.extend(views_of(run, effort_of(run, history, workers), by))
 
     no_views = no_data or reason_of(look)
     splits: list[Split] = []
@@ -109,13 +115,31 @@ def why_no_data(run: Run) -> str:
     return reason and f"The run's data cannot be read: {reason}"
 
 
-def views_of(run: Run, workers: int, by: dict[str, dict[str, float | None]]) -> list[Seen]:
+@dataclass(frozen=True)
+class Effort:
+    """How much of the evaluation is done again for the report."""
+
+    samples: int
+    workers: int
+
+
+def effort_of(run: Run, history: History, workers: int | None) -> Effort:
+    """As many samples as the log says take a few seconds; in this process if it is quickly done."""
+    total = max(1, len(run.experiment.split.test))
+    seconds = max((row.evaluation_seconds for row in history.measured[-3:]), default=0.0)
+    part = min(1.0, MOST_SECONDS / max(seconds, 1e-9))
+    samples = min(MOST_SAMPLES, max(FEWEST_SAMPLES, int(total * part)))
+    quick = seconds * worker_count(None) * min(1.0, samples / total) < QUICK
+    return Effort(samples, workers if workers is not None else 0 if quick else worker_count(None))
+
+
+def views_of(run: Run, effort: Effort, by: dict[str, dict[str, float | None]]) -> list[Seen]:
     """The common model's answers, or those of two clients' own models."""
     method, server = run.settings.make_method(), run.server()
     if not method.is_personal(server):
-        return [seen_of(run, None, "", workers)]
+        return [seen_of(run, None, "", effort.workers, effort.samples)]
     tested = {client.name for client in run.experiment.split.clients if len(client.test)}
     owners = [name for name in method.owners(server) if name in tested]
     if not owners:
         raise UserError("no client with a model of its own has test samples.")
-    return [seen_of(run, name, about, workers) for name, about in extremes(by, owners)]
+    return [seen_of(run, name, about, effort.workers, effort.samples) for name, about in extremes(by, owners)]

@@ -79,11 +79,13 @@ class Seen:
         return len(self.rows) < self.total
 
 
-def seen_of(run: Run, client: str | None, about: str, workers: int) -> Seen:
+def seen_of(run: Run, client: str | None, about: str, workers: int, most: int = MOST_SAMPLES) -> Seen:
     """Ask the model of a run, or of one of its clients, about its test data; of much data, a part by lot."""
     everything = run.test_rows(client)
-    rows = drawn(everything, MOST_SAMPLES, Rng(run.config.seed).child("report"))
-    outcome = run.outcome(client, rows, workers)
+    rows = drawn(everything, most, Rng(run.config.seed).child("report"))
+    # A finished run was evaluated last of all, so that its thresholds are the model's.
+    finished = run.folder.result() is not None
+    outcome = run.outcome(client, rows, workers, keep_thresholds=finished)
     method, server = run.settings.make_method(), run.server()
     unknown = outcome.prediction.unknown.double().numpy()
     decision = outcome.decision.numpy()

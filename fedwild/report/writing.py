@@ -14,11 +14,11 @@ from fedwild.report.page import page_of
 NAME = "report.html"
 
 
-def write_report(run: Run | str | Path, path: str | Path | None = None, workers: int = 0) -> Path:
+def write_report(run: Run | str | Path, path: str | Path | None = None, workers: int | None = None) -> Path:
     """Write the report of a run, finished or not, and return the file: `report.html` in its folder, unless named.
 
     The page needs nothing else: neither network nor the run's folder. `workers` are processes for the evaluation;
-    0 evaluates in this one.
+    without a number there are some only if it is a long one.
     """
     run = run if isinstance(run, Run) else Run(run)
     target = run.path / NAME if path is None else Path(path)

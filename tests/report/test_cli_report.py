@@ -83,6 +83,17 @@ def test_the_environment_can_turn_reports_off(cli: Cli, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("reports")
+def test_ctrl_c_while_the_report_is_written_says_how_to_have_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedwild.report.writing.page_of", interrupted)
+    outcome = cli("run", *TINY, "--rounds", "1", "--quiet", "--out", "a")
+    assert outcome.code == 0
+    assert outcome.err == "interrupted: the run is finished, and `fedwild report a` writes its report.\n"
+
+
+@pytest.mark.usefixtures("reports")
 def test_a_report_that_fails_does_not_spoil_the_run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("no\nroom")

@@ -225,6 +225,7 @@ def test_methods_with_a_model_per_client_show_the_worst_and_the_best(tmp_path: P
     assert "worst by AUROC" in text
     assert "best by AUROC" in text
     assert "Figures on own test data" in text
+    assert "Closed accuracy on own test data" in text
 
 
 def test_ensembles_have_no_map_but_outliers(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from fedwild.api import Run
 from fedwild.metrics import auroc, confusion_matrix, oscr
+from fedwild.report.facts import MOST_SECONDS, Effort, effort_of
+from fedwild.report.history import History
 from fedwild.report.sections.classes import confusion_counts
 from fedwild.report.sections.openset import oscr_points, roc_points
 from fedwild.report.sections.samples import chosen
@@ -73,9 +75,32 @@ def test_answers_agree_with_the_runs_own_figures(finished_once: Path) -> None:
     )
 
 
-def test_of_much_test_data_a_part_is_drawn(finished_once: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedwild.report.seen.MOST_SAMPLES", 6)
-    seen = seen_of(Run(finished_once), None, "", workers=0)
+def test_a_finished_runs_thresholds_are_those_that_would_be_set_anew(finished_once: Path) -> None:
+    run = Run(finished_once)
+    kept, anew = run.outcome(workers=0, keep_thresholds=True), run.outcome(workers=0)
+    assert kept.decision.tolist() == anew.decision.tolist()
+
+
+def rounds_that_took(seconds: float) -> History:
+    event = {"event": "round", "index": 0, "phase": "train", "evaluation_seconds": seconds, "metrics": {"auroc": 1.0}}
+    return History([event])
+
+
+def test_a_long_evaluation_is_done_again_for_a_part_of_the_samples(
+    finished_once: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(finished_once)
+    total = len(run.experiment.split.test)
+    monkeypatch.setattr("fedwild.report.facts.FEWEST_SAMPLES", 2)
+    assert effort_of(run, rounds_that_took(0.01), None) == Effort(total, 0)
+    long = effort_of(run, rounds_that_took(2 * MOST_SECONDS), None)
+    assert long.samples == total // 2
+    assert long.workers >= 1
+    assert effort_of(run, rounds_that_took(2 * MOST_SECONDS), 0).workers == 0
+
+
+def test_of_much_test_data_a_part_is_drawn(finished_once: Path) -> None:
+    seen = seen_of(Run(finished_once), None, "", workers=0, most=6)
     assert seen.is_part
     assert len(seen.rows) == len(seen.logits) == 6 < seen.total
 

@@ -62,4 +62,16 @@ def clients_part(facts: Facts) -> Html:
     part = f" The first {MOST_CLIENTS} of {len(told)} are drawn." if len(told) > MOST_CLIENTS else ""
     about = f"One line for each client; its name shows when pointed at.{part}"
     chart = figure("Loss by client", lambda: many_lines(series, "round", "loss"), about, wide=True)
-    return details(f"Loss of each of the {len(told)} clients", switch, chart)
+    return details(f"Loss of each of the {len(told)} clients", switch, chart, own_accuracy(facts))
+
+
+def own_accuracy(facts: Facts) -> Html:
+    """Closed accuracy on own test data, where clients or domains have some."""
+    rounds = [row for row in facts.history.measured if row.by]
+    names = list(dict.fromkeys(name for row in rounds for name in row.by))[:MOST_CLIENTS]
+    x = [float(row.number) for row in rounds]
+    series = [Series(name, x, [row.by.get(name, {}).get("closed_accuracy") for row in rounds]) for name in names]
+    if not any(has(y) for one in series for y in one.y):
+        return Html()
+    title, about = "Closed accuracy on own test data", "Each client's, or each domain's."
+    return figure(title, lambda: many_lines(series, "round", "closed accuracy"), about, wide=True)
