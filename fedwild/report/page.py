@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import resources
 
 import fedwild
+from fedwild.errors import UserError
 from fedwild.report.facts import Facts
 from fedwild.report.guard import guarded, log, why
 from fedwild.report.markup import Html, tag
@@ -73,6 +74,9 @@ def concerns(section: Section, facts: Facts) -> bool:
     """Whether a section is shown; one that cannot tell is left out, with a warning."""
     try:
         return section.concerns(facts)
+    except UserError:
+        # The sections that need what is missing say so.
+        return False
     except Exception as error:
         log.warning("report: section %r is left out: %s: %s", section.title, type(error).__name__, error)
         return False

@@ -31,7 +31,9 @@ COLOURS: dict[str, tuple[str, str]] = {
     "c8": ("#6e3cbe", "#a685ea"),
     "c9": ("#7fa32e", "#b0d65a"),
     "heat": ("#0b5fa5", "#6ab4ee"),
-    "on-heat": ("#ffffff", "#0d1116"),
+    "on-pale": ("#0d1116", "#f7f8fa"),
+    "on-middle": ("#0d1116", "#05080b"),
+    "on-full": ("#ffffff", "#05080b"),
 }
 """By name: on a light page, on a dark one. s0 ... are series, c0 ... classes."""
 

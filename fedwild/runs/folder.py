@@ -8,6 +8,7 @@
     clients/NAME/        clients' durable state by version
     model.safetensors    the final server: weights, classes, threshold
     result.json          the final figures
+    report.html          the page that tells of the run
 
 Every file but the log is written under a temporary name and renamed, and the folder itself appears only when
 it can be resumed: whoever kills a run at any moment leaves a folder that goes on, or none.

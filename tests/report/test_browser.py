@@ -164,7 +164,7 @@ CONTRAST = """() => {
     for (const selector of ['h1', 'h2', 'dd', 'dt', 'nav a', 'summary', 'figcaption span', '.tiles span', 'td', 'th',
                             '.key li', 'button'])
         look(selector, 'color');
-    look('text.tick:not(.light)', 'fill');
+    look('text.tick:not([class*=on-])', 'fill');
     look('text.name', 'fill');
     look('path.line', 'stroke');
     return worst;

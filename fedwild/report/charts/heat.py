@@ -17,8 +17,8 @@ from fedwild.report.markup import Html, tag
 MOST_CELLS = 40 * 40
 """A larger table is drawn as one picture."""
 NAME, LINE = 16, 14.0
-DARK = 0.55
-"""Cells darker than this have light text."""
+MIDDLE, FULL = 0.6, 0.8
+"""Shades from which on a cell's text has the colour for the middle, and for the strongest shades."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,13 @@ def cells_of(heat: Heat) -> list[Html]:
             )
         )
         if height >= LINE and text_length(text) <= width - 3:
-            class_ = "tick light" if shade > DARK else "tick"
-            parts.append(label(x + width / 2, y + height / 2 + 4, text, class_=class_))
+            parts.append(label(x + width / 2, y + height / 2 + 4, text, class_=f"tick {ink(shade)}"))
     return parts
+
+
+def ink(shade: float) -> str:
+    """The colour of text on a cell, by its name in the style sheet."""
+    return "on-pale" if shade < MIDDLE else "on-middle" if shade < FULL else "on-full"
 
 
 def picture_of(heat: Heat) -> list[Html]:

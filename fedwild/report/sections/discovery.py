@@ -9,12 +9,14 @@ from fedwild.classes import ClassEntry, ClassRegistry
 from fedwild.console import count
 from fedwild.data import samples_of
 from fedwild.drawing import cut
+from fedwild.errors import UserError
 from fedwild.novel_picture import NovelClass, answering, novel_figures
 from fedwild.report.charts.heat import Heat, heat_map
 from fedwild.report.facts import Facts
 from fedwild.report.figure import figure, grid, table
 from fedwild.report.markup import Html, joined, tag
 from fedwild.report.sections.progress import over_rounds
+from fedwild.report.seen import MOST_SAMPLES
 from fedwild.report.thumbs import Thumb, check_pictures, thumbs
 from fedwild.sheet import pixels
 
@@ -80,6 +82,9 @@ def prototypes(facts: Facts) -> Html:
 def samples(facts: Facts) -> Html:
     """For each discovered class a row of samples."""
     check_pictures(facts.experiment.dataset.input_shape)
+    held = sum(len(client.unlabelled) for client in facts.experiment.split.clients)
+    if held > MOST_SAMPLES:
+        raise UserError(f"to look through {held} unlabelled samples takes long: `fedwild show novel` draws them.")
     classes = novel_figures(facts.run, None, COLUMNS).classes
     return joined([joined([tag("h4", one.entry.name), nearest(facts, one)]) for one in classes])
 
