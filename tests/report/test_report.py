@@ -15,9 +15,10 @@ import pytest
 
 from fedwild import api
 from fedwild.errors import UserError
+from fedwild.methods import METHODS
 from fedwild.report import write_report
 from tests.conftest import unfinish
-from tests.tiny import image_file
+from tests.tiny import brief, image_file, own
 
 ROUND = "figcaption><b>Accuracy and open-set figures</b>"
 
@@ -234,6 +235,20 @@ def test_ensembles_have_no_map_but_outliers(tmp_path: Path) -> None:
     assert "does not answer with one network" in text
     assert '<section id="outliers">' in text
     assert 'alt="samples and their outliers"' in text
+
+
+@pytest.mark.parametrize("method", own(METHODS))
+def test_every_methods_run_has_a_page_on_which_nothing_failed(tmp_path: Path, method: str) -> None:
+    data: dict[str, Any] = {"known": 3, "public": 0.1}
+    if METHODS.get(method).grows:
+        data = {"known": 3, "newcomers": {"late": {"name": "synthetic:8x8x1:5:80"}}}
+    if "estimator" in METHODS.get(method).composes:
+        data = {"known": 3, "novel": 1}
+    tables = {"data": data, "method": {"name": method, **brief(method)}, "model": {"name": "mlp", "hidden": [8, 6]}}
+    text = page(trained(tmp_path / "run", "synthetic:8x8x1:5:120", clients=3, **tables))
+    assert "could not be drawn" not in text
+    assert "Left out" not in text
+    assert text.count("<section") >= 9
 
 
 def test_discovered_classes_have_a_part_of_their_own(discovered: Path) -> None:

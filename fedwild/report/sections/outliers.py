@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fedwild.openset.contact_sheet import run_sheet
+from fedwild.errors import UserError
+from fedwild.openset.contact_sheet import data_sheet, outlier_settings, run_sheet
 from fedwild.report.charts.raster import picture
 from fedwild.report.facts import Facts
 from fedwild.report.figure import figure, grid
@@ -17,15 +18,20 @@ def concerns(facts: Facts) -> bool:
 
 
 def draw(facts: Facts) -> Html:
-    """A contact sheet of one client's samples and the outliers made of them."""
-
-    def sheet() -> Html:
-        seed = int(facts.table.get("seed", 0))
-        facts.experiment  # noqa: B018  (says why if there is none)
-        return picture(draw_sheet(run_sheet(facts.run, None, ROWS, COLUMNS, seed)), "samples and their outliers")
-
+    """A contact sheet of samples and the outliers made of them."""
     about = (
         "A training sample x, outliers x' made of it, the same enhanced against the model (x''), and by how much; "
-        "below each, its probability of unknown."
+        "below each, its probability of unknown. Where no model tells one, outliers alone."
     )
-    return grid([figure("Outliers", sheet, about, wide=True)])
+    return grid([figure("Outliers", lambda: sheet(facts), about, wide=True)])
+
+
+def sheet(facts: Facts) -> Html:
+    """One client's outliers and what its model says of them, or what the generator makes of any samples."""
+    dataset, data = facts.experiment.dataset, facts.run.config.data
+    seed = int(facts.table.get("seed", 0))
+    try:
+        made = run_sheet(facts.run, None, ROWS, COLUMNS, seed)
+    except UserError:
+        made = data_sheet(dataset, data, outlier_settings(facts.run).outliers, ROWS, COLUMNS, seed)
+    return picture(draw_sheet(made), "samples and their outliers")
