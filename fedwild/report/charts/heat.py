@@ -17,6 +17,8 @@ from fedwild.report.markup import Html, tag
 MOST_CELLS = 40 * 40
 """A larger table is drawn as one picture."""
 NAME, LINE = 16, 14.0
+FEW, ROOMY, CLOSE = 8, 44, 32
+"""Up to so many columns are roomy; more are closer together, so that the page need not make their text small."""
 MIDDLE, FULL = 0.6, 0.8
 """Shades from which on a cell's text has the colour for the middle, and for the strongest shades."""
 
@@ -41,7 +43,8 @@ class Heat:
     @cached_property
     def width(self) -> float:
         """Of the whole; wider where columns are many."""
-        return float(np.clip(self.left + 8 + 44 * len(self.columns), 300, 640))
+        cell = ROOMY if len(self.columns) <= FEW else CLOSE
+        return float(np.clip(self.left + 8 + cell * len(self.columns), 300, 640))
 
     @cached_property
     def cell(self) -> tuple[float, float]:

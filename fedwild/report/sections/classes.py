@@ -7,7 +7,7 @@ import numpy as np
 from fedwild.classes import UNKNOWN_NAME
 from fedwild.data.picture import class_counts
 from fedwild.metrics import UNKNOWN
-from fedwild.report.charts.heat import Heat, heat_map
+from fedwild.report.charts.heat import FEW, Heat, heat_map
 from fedwild.report.facts import Facts
 from fedwild.report.figure import figure, grid
 from fedwild.report.markup import Html
@@ -35,7 +35,7 @@ def confusion_figure(seen: Seen) -> Html:
 def confusion(seen: Seen) -> Html:
     rows, counts = confusion_counts(seen)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    digits = 1 if len(seen.classes) <= 12 else 0
+    digits = 1 if len(seen.classes) < FEW else 0
     texts = [[f"{100 * share:.{digits}f}" if share else "" for share in line] for line in shares.tolist()]
     heat = Heat(rows, [*seen.classes, UNKNOWN_NAME], shares, texts, "true class", "answer", apart=True)
     return heat_map(heat, "confusion matrix")
