@@ -139,14 +139,6 @@ def refuse(options: Mapping[str, object], reason: str) -> None:
             raise UserError(f"{option} {shown} is not allowed: it goes {reason}.")
 
 
-def download_line(file: str, done: int, total: int | None) -> None:
-    """Progress of a download, on one line of standard error."""
-    from fedwild.progress import size
-
-    if sys.stderr.isatty():
-        print(f"\r{file} {size(done)}{f' of {size(total)}' if total else ''}   ", end="", file=sys.stderr, flush=True)
-
-
 @contextmanager
 def working(quiet: bool = False) -> Iterator[WorkDisplay]:
     """Show how far a command is that makes no run; Ctrl-C ends it in a word."""
