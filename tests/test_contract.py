@@ -413,7 +413,7 @@ def test_its_name_alone_is_enough_for_a_job_on_the_embedded_digits(
     fewer = replace(digits, train=digits.train.rows(np.arange(0, len(digits.train.y), step)))
     monkeypatch.setattr(sys.modules["fedwild.data.sources.load"], "load_digits", lambda: fewer)
     with pytest.raises(SystemExit) as exit_:
-        main(["run", "--method", method, "--out", str(tmp_path / "run"), "--json", "--workers", "2"])
+        main(["run", "--method", method, "--out", str(tmp_path / "run"), "--json", "--workers", "0"])
     assert exit_.value.code == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["seconds"] < 120

@@ -36,6 +36,7 @@ from fedwild.runs.events import read_events
 from fedwild.runs.folder import RunFolder
 from tests.conftest import TINY, Refused
 from tests.methods.by_hand import WITH_NORMS
+from tests.processes import living
 from tests.tiny import even_shares, model_bytes, run_experiment, run_tiny, split_by, tiny_dataset, tiny_experiment
 
 ray = pytest.importorskip("ray", reason="needs fedwild[ray]")
@@ -64,11 +65,6 @@ def private() -> Iterator[str]:
     assert until(lambda: not living(family))
     assert ray_cluster.marked_processes(folder) == []
     assert not Path(folder).exists()
-
-
-def living(processes: list[Any]) -> list[Any]:
-    """Those that have not ended."""
-    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
 def until(true: Callable[[], Any]) -> bool:

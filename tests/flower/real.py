@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.processes import living
+
 PATIENCE = 240.0
 """Seconds until a test gives up waiting: much more than it takes, since machines that test are busy."""
 
@@ -88,7 +90,7 @@ def wait_until(happened: Callable[[], bool], what: str, seconds: float = PATIENC
 
 def gone(processes: list[psutil.Process]) -> bool:
     """Whether all of these have ended."""
-    return not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    return not living(processes)
 
 
 def fedwild(*arguments: object) -> list[str]:
