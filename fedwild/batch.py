@@ -11,7 +11,6 @@ from fedwild import api
 from fedwild.config import Config
 from fedwild.errors import UserError
 from fedwild.federation import Listener
-from fedwild.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Planned:
 
     @property
     def is_done(self) -> bool:
-        return self.folder.is_dir() and RunFolder.open(self.folder).result() is not None
+        return (self.folder / "result.json").is_file()
 
 
 @dataclass

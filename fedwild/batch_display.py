@@ -46,8 +46,8 @@ class BatchDisplay(Watcher):
             self._say(f"run {progress.done + 1}/{progress.total}: {planned.label}")
 
         def hear(event: dict[str, Any]) -> None:
-            if event["event"] == "start":
-                self._round = f", round 1/{event['rounds']}"
+            if event["event"] in ("start", "resume"):
+                self._round = f", round {event['next_index'] + 1}/{event['rounds']}"
             elif event["event"] == "round-start" and self._round:
                 self._round = f", round {event['index'] + 1}/{self._round.rpartition('/')[2]}"
             self._show(planned, progress)

@@ -185,6 +185,9 @@ def show_sweep(
         if as_json:
             print(json.dumps({"columns": [], "rows": [], "notes": [], **about}))
         return
+    if metrics:
+        # A wrong name must not cost the tables of all that was run.
+        write_tables(plan, compared_sweep(plan, record, (), failures, each_run).table())
     comparison = compared_sweep(plan, record, metrics, failures, each_run)
     table = comparison.table()
     write_tables(plan, table)

@@ -179,8 +179,7 @@ def seeds_of(text: str | None) -> list[int]:
     if text is None:
         return []
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) < 2**63 for part in parts) or len(set(parts)) < len(
-        parts
-    ):
+    numbers = [int(part) for part in parts if part.isascii() and part.isdigit()]
+    if len(set(numbers)) < len(parts) or max(numbers) >= 2**63:
         raise UserError(f"--seeds {text} is not allowed: write different whole numbers, such as 0,1,2.")
-    return [int(part) for part in parts]
+    return numbers

@@ -68,13 +68,14 @@ def named(groups: Sequence[Mapping[int, FinishedRun]], by: Sequence[str] = ()) -
     Those that `by` alone would call the same also get what differs between them.
     """
     keys = [full_key(key, groups) for key in by] or differing(groups) or [FIRST]
-    names = [phrase(next(iter(group.values())).settings, keys) for group in groups]
-    rows = []
-    for group, name in zip(groups, names, strict=True):
+    settings = [next(iter(group.values())).settings for group in groups]
+    names = [phrase(own, keys) for own in settings]
+    told = []
+    for name in names:
         alike = [other for other, theirs in zip(groups, names, strict=True) if theirs == name]
-        told = (*keys, *(key for key in differing(alike) if key not in keys))
-        rows.append(Group(phrase(next(iter(group.values())).settings, told), dict(group), told))
-    return rows
+        told.append((*keys, *(key for key in differing(alike) if key not in keys)))
+    final = phrases(list(zip(settings, told, strict=True)))
+    return [Group(name, dict(group), own) for name, group, own in zip(final, groups, told, strict=True)]
 
 
 def labelled(runs: Iterable[FinishedRun], labels: Mapping[Path, str], told: Iterable[str]) -> list[Group]:
@@ -96,13 +97,21 @@ def full_key(key: str, groups: Sequence[Mapping[int, FinishedRun]]) -> str:
     return full
 
 
-def phrase(settings: Mapping[str, Any], keys: Iterable[str]) -> str:
+def phrase(settings: Mapping[str, Any], keys: Iterable[str], in_full: bool = False) -> str:
     """'method=fedavg method.lr=0.1'; settings that are not there are left out."""
-    return " ".join(f"{key.removesuffix('.name')}={plain(settings[key])}" for key in keys if key in settings)
+    return " ".join(f"{key.removesuffix('.name')}={plain(settings[key], in_full)}" for key in keys if key in settings)
 
 
-def plain(value: Any) -> str:
-    """A setting's value in a name."""
+def phrases(rows: Sequence[tuple[Mapping[str, Any], Sequence[str]]]) -> list[str]:
+    """A phrase for each row's settings and keys; rows that short paths would call the same get full ones."""
+    short = [phrase(settings, keys) for settings, keys in rows]
+    return [
+        phrase(*row, in_full=True) if short.count(name) > 1 else name for row, name in zip(rows, short, strict=True)
+    ]
+
+
+def plain(value: Any, in_full: bool = False) -> str:
+    """A setting's value in a name; of a path its last part, unless it is wanted in full."""
     if isinstance(value, str):
-        return Path(value).name if value.startswith("/") else value
+        return Path(value).name if value.startswith("/") and not in_full else value
     return "none" if value is None else json.dumps(value, ensure_ascii=False)

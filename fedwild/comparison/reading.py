@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedwild.errors import UserError
+from fedwild.runs.format import check_format
 
 COSTS = ("seconds", "bytes_up", "bytes_down")
 
@@ -66,6 +67,7 @@ def run_folders(place: Path) -> Iterator[Path]:
 def read_run(folder: Path) -> FinishedRun:
     """A finished run."""
     facts, result = _read(folder / "run.json"), _read(folder / "result.json")
+    check_format(folder, facts)
     settings = facts.get("config")
     if not isinstance(settings, dict) or not isinstance(settings.get("seed"), int):
         raise UserError(f"{str(folder / 'run.json')!r} does not say which settings the run had: it cannot be compared.")
@@ -77,7 +79,7 @@ def read_run(folder: Path) -> FinishedRun:
 def figures_of(result: dict[str, Any]) -> dict[str, float | None]:
     """Every number of a result by name."""
     plain = {key: result.get(key) for key in (*COSTS, "rounds", "clients") if key in result}
-    by = {f"by.{who}.{key}": value for who, own in result.get("by", {}).items() for key, value in own.items()}
+    by = {f"by.{who}.{key}": value for who, own in (result.get("by") or {}).items() for key, value in own.items()}
     return {key: value for key, value in {**result["metrics"], **plain, **by}.items() if _is_figure(value)}
 
 

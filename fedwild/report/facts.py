@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedwild.config import read_toml
 from fedwild.data import SITES, Split
+from fedwild.data.sources import DATASETS, find_prepared
 from fedwild.errors import UserError
 from fedwild.report.guard import reason_of
 from fedwild.report.history import History
@@ -83,7 +84,8 @@ class Facts:
 
 def facts_of(run: Run, workers: int | None) -> Facts:
     """Read a run and ask its model about the test data."""
-    result, history = run.folder.result(), History(run.events())
+    first_index = run.folder.facts().get("first_index", 0)
+    result, history = run.folder.result(), History(run.events(), first_index)
     table = read_toml(run.path / "config.toml")
     no_data = AT_SITES if table.get("data", {}).get("name") == SITES else why_no_data(run)
     views: list[Seen] = []
@@ -109,8 +111,17 @@ def facts_of(run: Run, workers: int | None) -> Facts:
     )
 
 
+def is_to_be_fetched(name: str) -> bool:
+    """Whether reading a data set would download it first."""
+    return name in DATASETS and name != "digits" and find_prepared(name) is None
+
+
 def why_no_data(run: Run) -> str:
     """An empty text if the run's data are there as they were."""
+    away = [name for name in run.config.data.names if not run.config.data.at_sites and is_to_be_fetched(name)]
+    if away:
+        # A page is no reason to download anything.
+        return f"The run's data cannot be read: {', '.join(away)} is not on this machine any more."
     reason = reason_of(lambda: run.experiment)
     return reason and f"The run's data cannot be read: {reason}"
 

@@ -39,7 +39,3 @@ def details(summary: str, *content: Child) -> Html:
 def definitions(pairs: Iterable[tuple[str, Child]]) -> Html:
     """Names and what they are."""
     return tag("dl", *(joined([tag("dt", name), tag("dd", value)]) for name, value in pairs))
-
-
-def paragraph(*content: Child) -> Html:
-    return tag("p", *content)

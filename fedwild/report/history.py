@@ -56,6 +56,8 @@ class History:
     """The log of a run, in which rounds that were lost and done again appear once."""
 
     events: Sequence[Event]
+    first_index: int = 0
+    """Where its own rounds begin; those before are of the run that it goes on from."""
 
     def of(self, *kinds: str) -> list[Event]:
         return [event for event in self.events if event.get("event") in kinds]
@@ -121,14 +123,18 @@ class History:
 
     @cached_property
     def costs(self) -> dict[str, PhaseCost]:
-        """By phase, in the order in which they came."""
+        """Of the run's own rounds by phase, in the order in which they came."""
         costs: dict[str, PhaseCost] = {}
         for row in self.rounds:
+            if row.number <= self.first_index:
+                continue
             cost = costs.setdefault(row.phase, PhaseCost())
             cost.rounds += 1
             cost.train_seconds += row.seconds
             cost.evaluation_seconds += row.evaluation_seconds
         for event in self.of("client", "client-failed"):
+            if event["index"] < self.first_index:
+                continue
             cost = costs.setdefault(str(event.get("phase")), PhaseCost())
             cost.bytes_up += int(event.get("bytes_up") or 0)
             cost.bytes_down += int(event.get("bytes_down") or 0)

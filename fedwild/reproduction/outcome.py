@@ -66,7 +66,7 @@ def outcomes_of(plan: Plan, failures: dict[str, UserError]) -> list[Outcome]:
 
 
 def _result(run: Planned) -> dict[str, Any] | None:
-    return RunFolder.open(run.folder).result() if run.folder.is_dir() else None
+    return RunFolder.open(run.folder).result() if run.is_done else None
 
 
 def _outcome(entry: Entry, results: dict[Any, dict[str, Any] | None], failures: dict[str, UserError]) -> Outcome:
@@ -105,11 +105,13 @@ def _figures(outcome: Outcome) -> tuple[Shown, Shown, Shown]:
         reason = _short(outcome.problem or "")
         return paper, Shown(reason, values=(("", None), ("deviation", None))), Shown("", values=(("", None),))
     mark = STAND_IN if outcome.entry.stand_in else ""
+    done, runs = len(outcome.values), len(outcome.entry.runs)
+    mark += f" ({done} of {runs})" if done < runs else ""
     ours = Shown(
         f"{_number(outcome.mean)}{_spread(outcome.deviation)}{unit}{mark}",
         values=(("", outcome.mean), ("deviation", outcome.deviation)),
     )
-    return paper, ours, Shown(f"{outcome.difference:+.1f}", values=(("", outcome.difference),))
+    return paper, ours, Shown(f"{outcome.difference:+.2f}", values=(("", outcome.difference),))
 
 
 def _title(plan: Plan) -> str:

@@ -101,13 +101,18 @@ def _labelled(entries: Sequence[Entry]) -> list[Entry]:
     for entry in entries:
         for run in entry.runs:
             before = common.setdefault(run.folder, dict(entry.cell.keys))
-            common[run.folder] = dict(before.items() & entry.cell.keys.items())
-    return [
-        replace(entry, runs=tuple(replace(run, label=_label(entry, run, common[run.folder])) for run in entry.runs))
-        for entry in entries
-    ]
+            common[run.folder] = {key: value for key, value in before.items() if entry.cell.keys.get(key) == value}
+    labels = {folder: _label(keys) for folder, keys in common.items()}
+    return [replace(entry, runs=tuple(_called(run, labels) for run in entry.runs)) for entry in entries]
 
 
-def _label(entry: Entry, run: Planned, common: Mapping[str, str]) -> str:
-    words = [value for key, value in entry.cell.keys.items() if key in common and key != "seed"]
-    return ", ".join([*words, f"seed {run.config.seed}"])
+def _label(keys: Mapping[str, str]) -> str:
+    return ", ".join(value for key, value in keys.items() if key != "seed")
+
+
+def _called(run: Planned, labels: Mapping[Path, str]) -> Planned:
+    """With its label and seed; where several settings have the same label, also their digest."""
+    mine, seed = labels[run.folder], f"-seed{run.config.seed}"
+    twins = sum(label == mine and folder.name.endswith(seed) for folder, label in labels.items())
+    which = f" ({run.config.digest()})" if twins > 1 else ""
+    return replace(run, label=f"{mine}, seed {run.config.seed}{which}")

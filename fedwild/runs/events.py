@@ -37,15 +37,35 @@ class EventLog:
 def read_events(path: Path) -> list[dict[str, Any]]:
     """The history as it counts: rounds that were begun, lost in a crash and done again appear once."""
     events: list[dict[str, Any]] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             row = json.loads(line)
         except ValueError:
             continue
-        if row.get("event") == "resume":
+        if not is_whole(row):
+            continue
+        if row["event"] == "resume":
             events = [e for e in events if e.get("index", -1) < row["next_index"]]
         events.append(row)
     return events
+
+
+NEEDED = {
+    "start": ("rounds",),
+    "resume": ("next_index", "rounds"),
+    "round-start": ("index", "phase"),
+    "round": ("index", "phase", "loss", "seconds", "evaluation_seconds", "metrics"),
+    "skip": ("index", "phase"),
+    "client": ("index", "phase", "client", "bytes_up", "bytes_down"),
+    "client-failed": ("index", "phase", "client", "bytes_up", "bytes_down"),
+    "end": ("metrics",),
+}
+"""What every reader of the log relies on."""
+
+
+def is_whole(row: Any) -> bool:
+    """Whether a line is an event with all that belongs to it, and not what a crash or a hand left of one."""
+    return isinstance(row, dict) and "event" in row and all(key in row for key in NEEDED.get(row["event"], ()))
 
 
 def without_nan(value: Any) -> Any:

@@ -34,8 +34,8 @@ from fedwild.data import Split
 from fedwild.errors import BadReply, UserError
 from fedwild.payload import Payload, write_atomically
 from fedwild.runs.events import without_nan
+from fedwild.runs.format import FORMAT, check_format
 
-FORMAT = 1
 KEPT_CHECKPOINTS = 2
 
 
@@ -88,25 +88,8 @@ class RunFolder:
         if missing:
             raise UserError(f"{str(path)!r} is not a run folder: it has no {', '.join(missing)}.")
         folder = cls(path)
-        folder._check_format()
+        check_format(path, folder.facts())
         return folder
-
-    def _check_format(self) -> None:
-        """Refuse a folder that another version of fedwild wrote in another way."""
-        facts = self.facts()
-        written, made_with = facts.get("format"), facts.get("versions")
-        if written == FORMAT:
-            return
-        if isinstance(written, int) and written > FORMAT:
-            version = made_with.get("fedwild", "?") if isinstance(made_with, dict) else "?"
-            raise UserError(
-                f"run folder {str(self.path)!r} was written by a newer fedwild ({version}): it has format {written}, "
-                f"and this one ({fedwild.__version__}) reads {FORMAT}. Upgrade with `pip install --upgrade fedwild`."
-            )
-        raise UserError(
-            f"run folder {str(self.path)!r} has format {written!r}, this fedwild reads {FORMAT}: "
-            "use the version that wrote it."
-        )
 
     def facts(self) -> dict[str, Any]:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedwild.comparison.grouping import FIRST, phrase
+from fedwild.comparison.grouping import FIRST, phrases
 from fedwild.config import Table, nested
 from fedwild.errors import UserError
 from fedwild.hyper import unknown_key
@@ -56,11 +56,12 @@ class Axes:
         """Every combination, the last key of the grid varying fastest."""
         telling = [key for key, values in self.grid.items() if len(values) > 1] or list(self.grid)
         telling.sort(key=lambda key: key != FIRST)
+        points = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
+        names = phrases([(chosen, telling) for chosen in points])
         for label, variant in self.variants.items() or [("", {})]:
-            for values in itertools.product(*self.grid.values()):
-                chosen = dict(zip(self.grid, values, strict=True))
+            for chosen, told in zip(points, names, strict=True):
                 layer = merged(variant, *(nested(key, value) for key, value in chosen.items()))
-                name = " ".join(filter(None, (label, phrase(chosen, telling))))
+                name = " ".join(filter(None, (label, told)))
                 yield Combination(name, {**({"variant": label} if label else {}), **chosen}, layer)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def test_a_real_run_can_be_read(finished_once: Path) -> None:
         ("result.json", "{", "is damaged"),
         ("result.json", "[]", "is damaged"),
         ("result.json", "{}", "delete it, then `fedwild resume"),
-        ("run.json", "{}", "does not say which settings"),
+        ("run.json", '{"format": 1}', "does not say which settings"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, file: str, content: str, said: str) -> None:
@@ -74,6 +75,21 @@ def test_a_damaged_file_is_named(tmp_path: Path, file: str, content: str, said: 
     with pytest.raises(UserError, match=said) as problem:
         find_runs([tmp_path])
     assert str(tmp_path / "a" / file) in str(problem.value)
+
+
+def test_a_run_of_a_newer_fedwild_is_refused(tmp_path: Path) -> None:
+    made_run(tmp_path / "a")
+    (tmp_path / "a" / "run.json").write_text('{"format": 99, "versions": {"fedwild": "7.0.0"}}')
+    with pytest.raises(UserError, match=r"written by a newer fedwild \(7\.0\.0\)"):
+        find_runs([tmp_path])
+
+
+def test_a_result_without_parts_is_read(tmp_path: Path) -> None:
+    made_run(tmp_path / "a")
+    path = tmp_path / "a" / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "by": None}))
+    (run,) = find_runs([tmp_path]).finished
+    assert not [name for name in run.figures if name.startswith("by.")]
 
 
 def test_a_place_without_runs_is_refused(tmp_path: Path) -> None:

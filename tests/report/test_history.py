@@ -51,3 +51,10 @@ def test_costs_add_up_by_phase() -> None:
 def test_an_empty_log_is_no_error() -> None:
     history = History([])
     assert (history.rounds, history.clients, history.done, history.planned, history.borders) == ([], {}, 0, 0, [])
+
+
+def test_rounds_of_the_run_before_cost_this_one_nothing() -> None:
+    costs = History(EVENTS, first_index=1).costs
+    assert list(costs) == ["tune"]
+    assert (costs["tune"].rounds, costs["tune"].train_seconds) == (1, 4)
+    assert (costs["tune"].bytes_up, costs["tune"].bytes_down) == (100, 205)

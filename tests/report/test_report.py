@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 import time
 from html.parser import HTMLParser
 from pathlib import Path
@@ -121,6 +122,13 @@ def test_without_its_data_a_report_is_made_of_log_and_result(tmp_path: Path) -> 
     assert text.count("The run&#x27;s data cannot be read") == 1
     assert "own.npz&#x27;: there is no such file or folder." in text
     assert "could not be drawn" not in text
+
+
+def test_nothing_is_downloaded_for_a_page(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = (finished / "config.toml").read_text()
+    (finished / "config.toml").write_text(config.replace('"synthetic:8x8x1:4:80"', '"mnist"'))
+    monkeypatch.setattr(sys.modules["fedwild.data.sources.load"], "prepare", pytest.fail)
+    assert "mnist is not on this machine any more" in page(finished)
 
 
 def test_changed_data_is_not_mistaken_for_the_runs(tmp_path: Path) -> None:

@@ -150,7 +150,10 @@ def test_a_tables_rows_are_listed_by_what_can_be_done(cli: Cli) -> None:
         (("fedov/table1", "--scale", "nan"), "--scale nan is not allowed"),
         (("fedov/table1", "--scale", "small"), "--scale small is not allowed"),
         (("fedov/table1", "--seeds", "1,1"), "--seeds 1,1 is not allowed"),
+        (("fedov/table1", "--seeds", "1,01"), "--seeds 1,01 is not allowed"),
         (("fedov/table1", "--seeds", "-1"), "--seeds -1 is not allowed"),
+        (("fedov/table1", "--seeds", "1,,2"), "--seeds 1,,2 is not allowed"),
+        (("fedov/table1", "--seeds", str(2**63)), "is not allowed"),
         (("fedov/table1", "--stand-in", "--out", "table.pdf"), "'table.pdf' is not allowed: it must end with"),
         (("fedov/table1", "--stand-in", "--set", "method.lr=fast"), "method.lr = 'fast'"),
     ],
@@ -161,10 +164,10 @@ def test_bad_input_is_refused_before_anything_is_written(
     assert words in refused("reproduce", *arguments)
 
 
-def test_a_folder_in_the_way_is_refused(cli: Cli) -> None:
+def test_a_folder_in_the_way_is_that_runs_failure(cli: Cli) -> None:
     (folder,) = told(cli, *ONE, *QUICK, "--dry-run")["runs"]
     Path(folder).mkdir(parents=True)
     (Path(folder) / "mine.txt").write_text("mine")
-    outcome = cli(*ONE, *QUICK)
-    assert outcome.code == 2
-    assert "is not a run folder" in outcome.err
+    outcome = cli(*ONE, *QUICK, "--json")
+    assert outcome.code == 1
+    assert "is not a run folder" in json.loads(outcome.out)["cells"][0]["problem"]

@@ -56,7 +56,7 @@ def test_the_table_shows_paper_ours_and_difference(made: Plan) -> None:
     text = markdown_text(shown)
     assert "44.30 ± 6.40 %" in text
     assert "37.50 ± 17.68 %†" in text
-    assert "-6.8" in text
+    assert "-6.80" in text
     assert "at scale 0.01" in shown.title
     assert "† not the paper's data: digits for mnist." in shown.notes
     assert "Changed: method.epochs=1, federation.clients=2, partition.k=5." in shown.notes
@@ -71,6 +71,7 @@ def test_a_seed_without_a_defined_figure_is_left_out(made: Plan) -> None:
     (outcome,) = outcomes_of(made, {})
     assert outcome.values == (25.0,)
     assert outcome.deviation is None
+    assert "25.00 %† (1 of 2)" in markdown_text(result_table(made, [outcome]))
 
 
 def test_a_figure_that_is_never_defined_is_said_to_be_so(made: Plan) -> None:

@@ -22,6 +22,12 @@ def test_cells_that_are_figures_of_one_run_share_it() -> None:
     assert made.runs[0].label == "blood-mnist, softmax, 3, seed 0"
 
 
+@pytest.mark.parametrize("name", ["gal/table11", "gal/table12", "gains/table2", "fedov/table16"])
+def test_no_two_runs_of_a_table_are_called_the_same(name: str) -> None:
+    runs = planned(name, {}, seeds=[0, 1]).runs
+    assert len({run.label for run in runs}) == len(runs)
+
+
 def test_tables_share_runs() -> None:
     first = planned("fedov/table1", {"data": "mnist", "partition": "c2", "method": "fedov"})
     second = planned("fedov/table2", {"data": "mnist", "partition": "c2"})

@@ -126,15 +126,28 @@ def test_events_tell_every_round_and_client(finished: Path) -> None:
     assert client["seconds"] >= 0
 
 
+ROUND: dict[str, Any] = {"phase": "train", "loss": 0.5, "seconds": 1, "evaluation_seconds": 1, "metrics": None}
+
+
+@pytest.mark.parametrize("line", [b"[1]", b'"round"', b"{}", b'{"event": "round"}', b'{"event": "client"}', b"\xff{"])
+def test_lines_that_are_no_events_are_passed_over(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    log.write("round", index=0, **ROUND)
+    log.close()
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    assert [event["event"] for event in read_events(path)] == ["round"]
+
+
 def test_a_line_cut_short_spoils_no_other(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     log = EventLog(path)
-    log.write("round", index=0, value=float("nan"))
+    log.write("round", index=0, value=float("nan"), **ROUND)
     log.close()
     with path.open("a") as file:
         file.write('{"event": "client", "ind')
     log = EventLog(path)
-    log.write("resume", next_index=1)
+    log.write("resume", next_index=1, rounds=2)
     log.close()
     events = read_events(path)
     assert [event["event"] for event in events] == ["round", "resume"]
@@ -144,9 +157,9 @@ def test_a_line_cut_short_spoils_no_other(tmp_path: Path) -> None:
 def test_rounds_lost_in_a_crash_are_not_counted_twice(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     for index in (0, 1, 2):
-        log.write("round", index=index, attempt=1)
-    log.write("resume", next_index=2)
-    log.write("round", index=2, attempt=2)
+        log.write("round", index=index, attempt=1, **ROUND)
+    log.write("resume", next_index=2, rounds=3)
+    log.write("round", index=2, attempt=2, **ROUND)
     log.close()
     rounds = [e for e in read_events(tmp_path / "events.jsonl") if e["event"] == "round"]
     assert [(e["index"], e["attempt"]) for e in rounds] == [(0, 1), (1, 1), (2, 2)]

@@ -9,6 +9,7 @@ import pytest
 
 from fedwild.errors import UserError
 from fedwild.sweeps import merged, read_axes
+from fedwild.sweeps.axes import Axes
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -145,3 +146,8 @@ def test_layers_become_one() -> None:
         "a": {"x": 1, "y": 3},
         "b": {"z": 5},
     }
+
+
+def test_files_of_the_same_name_are_told_apart() -> None:
+    axes = Axes(grid={"data.name": ["/x/a/d.npz", "/x/b/d.npz"]})
+    assert [item.label for item in axes.combinations()] == ["data=/x/a/d.npz", "data=/x/b/d.npz"]

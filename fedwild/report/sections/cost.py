@@ -26,6 +26,8 @@ def draw(facts: Facts) -> Html:
         ("down, to clients", [float(cost.bytes_down) for cost in rows]),
     ]
     about = "All rounds of a phase together; training is with sending and merging."
+    if facts.history.first_index:
+        about += " Rounds of the run that this one goes on from are not counted."
     figures = [
         figure("Time by phase", lambda: bar_chart(phases, seconds, "seconds by phase", duration), about),
         figure("Bytes by phase", lambda: bar_chart(phases, sent, "bytes by phase", size), "As payloads are sent."),

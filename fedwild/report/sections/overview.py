@@ -123,14 +123,16 @@ def clients_line(facts: Facts) -> str:
 
 def rounds_line(facts: Facts) -> str:
     phases = ", ".join(f"{name} {cost.rounds}" for name, cost in facts.history.costs.items())
-    return f"{facts.history.done} of {facts.history.planned} done{f' ({phases})' if phases else ''}"
+    before = facts.history.first_index
+    earlier = f"{before} of them in the run before; " if before else ""
+    return f"{facts.history.done} of {facts.history.planned} done{f' ({earlier}{phases})' if phases else ''}"
 
 
 def command(facts: Facts) -> str:
     """What to type to have the run again."""
     config = shlex.quote(str(facts.run.path / "config.toml"))
     if facts.about.get("history"):
-        return welcome_command(facts)
+        return f"{welcome_command(facts)}  # and --set for what else config.toml has of the method"
     return f"fedwild {'coordinate' if facts.at_sites else 'run'} {config}"
 
 
