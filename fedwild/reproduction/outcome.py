@@ -76,6 +76,8 @@ def _outcome(entry: Entry, results: dict[Any, dict[str, Any] | None], failures: 
     if measure is None:
         return Outcome(entry, (), "a run has no such figure")
     done = [result for run in entry.runs if (result := results[run.folder]) is not None]
+    if entry.stand_in and measure.part and any(measure.part not in result["by"] for result in done):
+        return Outcome(entry, (), f"{measure.part} is left out")
     try:
         values = tuple(value for result in done if not math.isnan(value := measure.of(result)))
     except UserError as error:

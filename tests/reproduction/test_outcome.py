@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,10 @@ def test_programs_get_all_of_it(made: Plan) -> None:
     assert described["stand_in"] == "digits for mnist"
     assert [Path(folder).is_dir() for folder in described["runs"]] == [True, True]
     assert not math.isnan(described["difference"])
+
+
+def test_a_domain_that_is_left_out_has_no_figure(made: Plan) -> None:
+    cell = table("fedpd/table1").only({"method": "fedpd", "figure": "accuracy", "domain": "svhn"}).cells[0]
+    entry = replace(made.entries[0], cell=cell)
+    (outcome,) = outcomes_of(replace(made, entries=(entry,)), {})
+    assert (outcome.values, outcome.problem) == ((), "svhn is left out")
