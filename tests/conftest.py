@@ -14,6 +14,11 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 os.environ["FEDWILD_REPORT"] = "no"  # hundreds of small runs end in tests; those of reports ask for theirs
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests over real sites come first: they mostly wait, and none may be left when all others are done."""
+    items.sort(key=lambda item: item.get_closest_marker("real_sites") is None)
+
+
 @pytest.fixture(autouse=True)
 def no_real_data(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees data sets of this machine or leaves any in its cache."""

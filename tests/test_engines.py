@@ -70,6 +70,7 @@ def test_ray_gives_the_bits_of_one_process(method: str, local: tuple[Path, dict[
     assert here(method, folder, {"name": "ray", "workers": 2}) == expected[method]
 
 
+@pytest.mark.real_sites
 def test_two_real_sites_with_tls_and_keys_give_the_bits_of_one_process(
     local: tuple[Path, dict[str, bytes]], tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ import os
 import platform
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -37,6 +38,8 @@ from fedwild.runs.events import without_nan
 from fedwild.runs.format import FORMAT, check_format
 
 KEPT_CHECKPOINTS = 2
+LOCK_PATIENCE = 3.0
+"""Seconds after which a folder is in use."""
 
 
 class RunFolder:
@@ -102,11 +105,17 @@ class RunFolder:
     def lock(self) -> None:
         """Keep a second process from running the same folder. The system frees the lock when we die."""
         self._lock = open(self.path / ".lock", "w")  # noqa: SIM115  (held for the run's life)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self.unlock()
-            raise UserError(f"run folder {str(self.path)!r} is in use by another process.") from error
+        # The workers of a process that was killed a moment ago have the lock, too, and end a moment later.
+        patience = time.monotonic() + LOCK_PATIENCE
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as error:
+                if time.monotonic() > patience:
+                    self.unlock()
+                    raise UserError(f"run folder {str(self.path)!r} is in use by another process.") from error
+                time.sleep(0.05)
 
     def unlock(self) -> None:
         if self._lock is not None:

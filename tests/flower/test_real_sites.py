@@ -46,6 +46,7 @@ def secure(folder: Path, name: str) -> list[object]:
     return ["--ca", folder / "keys" / "ca.pem", "--key", folder / "keys" / "sites" / f"{name}.key"]
 
 
+@pytest.mark.real_sites
 def test_a_killed_coordinator_goes_on_and_strangers_stay_outside(tmp_path: Path) -> None:
     files, config = site_files(tmp_path, ["a", "b"]), config_file(tmp_path, rounds=8)
     make_keys(tmp_path / "keys", [], ["a", "b", "c"])
@@ -98,6 +99,7 @@ def assert_only_sites_are_served(folder: Path, address: str) -> None:
         assert call(command, home).returncode != 0, command
 
 
+@pytest.mark.real_sites
 def test_a_killed_site_comes_back_with_its_state_and_a_latecomer_joins(tmp_path: Path) -> None:
     files, config = site_files(tmp_path, ["a", "b", "c"]), config_file(tmp_path, rounds=5, epochs=300)
     address = f"127.0.0.1:{free_port()}"
@@ -122,6 +124,7 @@ def test_a_killed_site_comes_back_with_its_state_and_a_latecomer_joins(tmp_path:
     assert 1 not in versions and versions[-1] == 4
 
 
+@pytest.mark.real_sites
 def test_plain_flower_programs_run_the_app_that_fedwild_writes(tmp_path: Path) -> None:
     files, config = site_files(tmp_path, ["a", "b"]), config_file(tmp_path, rounds=1)
     port, home = free_port(), tmp_path / "flwr-home"

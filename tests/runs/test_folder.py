@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +164,15 @@ def test_rounds_lost_in_a_crash_are_not_counted_twice(tmp_path: Path) -> None:
     log.close()
     rounds = [e for e in read_events(tmp_path / "events.jsonl") if e["event"] == "round"]
     assert [(e["index"], e["attempt"]) for e in rounds] == [(0, 1), (1, 1), (2, 2)]
+
+
+def test_a_lock_that_is_let_go_of_in_a_moment_is_waited_for(tmp_path: Path) -> None:
+    holder, waiting = RunFolder(tmp_path), RunFolder(tmp_path)
+    holder.lock()
+    letting_go = threading.Timer(0.3, holder.unlock)
+    letting_go.start()
+    waiting.lock()
+    letting_go.join()
+    with pytest.raises(UserError, match="in use by another process"):
+        holder.lock()
+    waiting.unlock()
