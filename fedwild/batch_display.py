@@ -14,6 +14,7 @@ from fedwild.batch import Planned, Progress, Watcher
 from fedwild.console import count, figure, shown
 from fedwild.errors import UserError
 from fedwild.federation import Listener
+from fedwild.progress import duration
 from fedwild.runs.folder import RunFolder
 
 
@@ -79,11 +80,3 @@ def figures_of(planned: Planned) -> str:
 
 def left(seconds: float | None) -> str:
     return "" if seconds is None else f", about {duration(seconds)} left"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

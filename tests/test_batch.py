@@ -11,9 +11,10 @@ from rich.console import Console
 
 from fedwild import api
 from fedwild.batch import Planned, Progress, Watcher, carry_out
-from fedwild.batch_display import BatchDisplay, duration
+from fedwild.batch_display import BatchDisplay
 from fedwild.errors import RoundFailed, UserError
 from fedwild.federation import Listener
+from fedwild.progress import duration
 
 TINY = {
     "data": {"name": "synthetic:8x8x1:4:80", "known": 3},
@@ -89,7 +90,7 @@ def test_time_left_is_the_mean_of_what_was_done_for_each_run_to_come() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(0.4, "0 s"), (99.4, "99 s"), (100, "2 min"), (3600, "60 min"), (7260, "2 h 1 min")]
+    ("seconds", "words"), [(0.4, "0.4 s"), (99.4, "99.4 s"), (100, "2 min"), (3600, "60 min"), (7260, "2 h 1 min")]
 )
 def test_durations_are_said_as_people_say_them(seconds: float, words: str) -> None:
     assert duration(seconds) == words

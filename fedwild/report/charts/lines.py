@@ -33,10 +33,9 @@ def line_chart(
     y_name: str,
     *,
     percent: bool = False,
-    rounds: bool = True,
     borders: Sequence[tuple[float, str]] = (),
 ) -> Html:
-    """Lines over rounds, or over another axis; `percent` for shares, whose axis runs from 0 to 1.
+    """Lines over whole numbers, such as rounds; `percent` for shares, whose axis runs from 0 to 1.
 
     `borders` are places on the x axis where something begins, with its name.
     """
@@ -48,7 +47,7 @@ def line_chart(
     bottom, top = widened(*reach(figures, from_zero=True))
     if percent:
         bottom, top = min(0.0, bottom), max(1.0, top)
-    frame = Frame(Axis(x_name, low, high, whole=rounds), Axis(y_name, bottom, top, percent=percent))
+    frame = Frame(Axis(x_name, low, high, whole=True), Axis(y_name, bottom, top, percent=percent))
     content = [*borders_of(frame, borders)]
     content += [drawn(frame, s, number, percent) for number, s in enumerate(shown)]
     about = f"{y_name} over {x_name}: {', '.join(s.name for s in shown[:SERIES])}"

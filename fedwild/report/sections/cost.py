@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fedwild.console import size
 from fedwild.errors import UserError
+from fedwild.progress import duration
 from fedwild.report.charts.bars import bar_chart
 from fedwild.report.facts import Facts
 from fedwild.report.figure import details, figure, grid, table
 from fedwild.report.markup import Html, joined
-from fedwild.report.sections.overview import duration
 
 
 def draw(facts: Facts) -> Html:

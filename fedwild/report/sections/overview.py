@@ -11,6 +11,7 @@ from fedwild.classes import UNKNOWN_NAME
 from fedwild.config import dump_toml
 from fedwild.console import count, figure, shown, size
 from fedwild.drawing import cut
+from fedwild.progress import duration
 from fedwild.report.facts import Facts
 from fedwild.report.figure import definitions, details, table
 from fedwild.report.markup import Child, Html, joined, tag
@@ -183,10 +184,3 @@ def moment(seconds: Any) -> str:
     if not isinstance(seconds, (int, float)):
         return ""
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people read them."""
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
