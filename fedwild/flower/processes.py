@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedwild.engines.local import die_with_parent
 from fedwild.errors import UserError
+from fedwild.flower import keeper
 
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -22,6 +22,8 @@ OFFLINE = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
 }
 """No call home, nothing installed behind our back, and half of Flower's waiting time."""
+POLITE_SECONDS = 10.0
+"""How long a program may take to end when it is asked to."""
 
 
 class Child:
@@ -31,7 +33,7 @@ class Child:
         self.name, self.log = Path(command[0]).name, log
         with open(log, "ab") as output:
             self.process = subprocess.Popen(
-                [program(command[0]), *command[1:]],
+                kept([program(command[0]), *command[1:]]),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -39,7 +41,6 @@ class Child:
                 pass_fds=descriptors,
                 # A group of its own, so that Ctrl-C reaches us alone and we end it in order.
                 start_new_session=True,
-                preexec_fn=die_with_parent,
             )
 
     @property
@@ -60,15 +61,22 @@ class Child:
             return log.read().decode(errors="replace")
         return ""
 
-    def stop(self, seconds: float = 10.0) -> None:
+    def stop(self) -> None:
         """End it and whatever it started: politely, then not."""
         if self.code is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(seconds)
+                self.process.wait(2 * POLITE_SECONDS)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+def kept(command: list[str]) -> list[str]:
+    """The command under a keeper, which ends all that it started when it ends or when we do."""
+    if sys.platform != "linux":
+        return command
+    return [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid()), str(POLITE_SECONDS), *command]
 
 
 def program(name: str) -> str:
