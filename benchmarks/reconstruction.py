@@ -26,16 +26,16 @@ from fedwild.cli import complain
 from fedwild.corrections.base import Steering
 from fedwild.data import DataSettings, samples_of
 from fedwild.discovery.pool import kmeans
-from fedwild.drawing import counted
 from fedwild.errors import UserError
 from fedwild.experiment import Experiment, prepare
 from fedwild.models import Network
 from fedwild.objectives.prototype_contrast import PrototypeContrast
 from fedwild.openset.adversarial import held_still
 from fedwild.payload import Payload
+from fedwild.pictures.drawing import counted
+from fedwild.pictures.sheet import Sheet, pixels, write
 from fedwild.protocol import Reply, single_thread
 from fedwild.rng import Rng
-from fedwild.sheet import Sheet, pixels, write
 from fedwild.task import weights_of
 from fedwild.training import LocalTraining, train
 

@@ -18,6 +18,7 @@ from fedwild.objectives.proser import without
 from fedwild.openset.gaussians import Moments, by_class, merge_classes
 from fedwild.openset.grids import Grid
 from fedwild.openset.inversion import displacement
+from fedwild.optimisers import Optimiser
 from fedwild.training import Descent
 
 MOST_ROWS = 4096
@@ -45,7 +46,7 @@ class Virtual(NamedTuple):
 class PersonalHead(Descent):
     """Trains the network and, on activations that it cannot change, the client's own head: Eq. 12 and 14."""
 
-    def __init__(self, cut: str, head: nn.Module, optimiser: torch.optim.Optimizer, shares: Tensor) -> None:
+    def __init__(self, cut: str, head: nn.Module, optimiser: Optimiser, shares: Tensor) -> None:
         self.cut, self.head, self.optimiser = cut, head, optimiser
         self.shares = shares
         """Added to the logits of the K classes: the client's log label shares, or zeros."""

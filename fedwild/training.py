@@ -13,6 +13,7 @@ from fedwild.data.samples import Samples
 from fedwild.hyper import Hyper
 from fedwild.models import Network, has_batch_norm
 from fedwild.objectives import Objective
+from fedwild.optimisers import SGD, Adam, Optimiser
 from fedwild.rng import Rng
 
 
@@ -26,15 +27,12 @@ class LocalTraining(Hyper):
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd, beta1 of adam")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty inside the optimiser")
 
-    def optimiser(self, model: nn.Module) -> torch.optim.Optimizer:
+    def optimiser(self, model: nn.Module) -> Optimiser:
         """A fresh optimiser over the model's trainable parameters; one fused call per step."""
         parameters = [p for p in model.parameters() if p.requires_grad]
         if self.optimizer == "adam":
-            betas = (self.momentum, 0.999)
-            return torch.optim.Adam(parameters, lr=self.lr, betas=betas, weight_decay=self.weight_decay, fused=True)
-        return torch.optim.SGD(
-            parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, fused=True
-        )
+            return Adam(parameters, self.lr, (self.momentum, 0.999), self.weight_decay)
+        return SGD(parameters, self.lr, self.momentum, self.weight_decay)
 
 
 class Trained(NamedTuple):

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from fedwild.data.dataset import Dataset
 from fedwild.data.split import Split
-from fedwild.drawing import cut, write_png
-from fedwild.heat_map import NAME_LENGTH, HeatMap, draw
+from fedwild.pictures.drawing import cut, write_png
+from fedwild.pictures.heat_map import NAME_LENGTH, HeatMap, draw
 
 _SHADES = " ░▒▓█"
 _MAX_ROWS = 40

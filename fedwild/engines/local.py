@@ -57,9 +57,7 @@ class LocalEngine:
         # A forked process cannot use CUDA once its parent has; spawning costs an import but is safe.
         forks = on_cpu and "fork" in multiprocessing.get_all_start_methods()
         self._context = multiprocessing.get_context("fork" if forks else "spawn")
-        if forks:
-            import_before_fork()
-        else:
+        if not forks:
             share(site)
         # A million objects of imported libraries need not be looked through for garbage, here or in a worker.
         gc.freeze()
@@ -154,11 +152,6 @@ def work(site: Site, pipe: Connection, parent: int) -> None:
                 if os.getppid() != parent:
                     return
             pipe.send_bytes(site.execute(Job.from_json(pipe.recv_bytes())).to_json())
-
-
-def import_before_fork() -> None:
-    """Have torch import now what it would import at the first step: before workers are forked, or work is awaited."""
-    torch.optim.SGD([torch.zeros(1)], lr=1.0)
 
 
 def die_with_parent() -> None:

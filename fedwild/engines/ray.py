@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedwild.data import Dataset
 from fedwild.engines.base import Answer, Job
-from fedwild.engines.local import SHORT_JOB_SECONDS, import_before_fork
+from fedwild.engines.local import SHORT_JOB_SECONDS
 from fedwild.engines.ray_cluster import connect, one_line, python_path
 from fedwild.engines.site import Site, state_file
 from fedwild.errors import BadReply, UserError
@@ -74,7 +74,6 @@ class ClientActor:
 
     def __init__(self, home: dict[str, Any]) -> None:
         single_thread()
-        import_before_fork()
         self._site = unpacked(home)
         self._payload: tuple[str, Payload] | None = None
         gc.freeze()

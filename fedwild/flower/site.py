@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedwild.data import DataSettings, load
-from fedwild.engines.local import import_before_fork
 from fedwild.errors import BadReply, UserError
 from fedwild.flower.courier import listen
 from fedwild.flower.desk import Desk
@@ -63,7 +62,6 @@ def run_site(options: SiteOptions, tell: Tell) -> None:
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(locked(folder))
         single_thread()
-        import_before_fork()
         desk = Desk(options.name, options.data, folder, options.labels, options.device, tell)
         home = cleanup.enter_context(temporary_folder())
         check_coordinator(options, tell)

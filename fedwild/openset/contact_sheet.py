@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from fedwild.data import Dataset, DataSettings, samples_of
-from fedwild.drawing import Pixels, cut
 from fedwild.errors import BadReply, UserError, unknown_name
 from fedwild.models import Network
 from fedwild.objectives.outlier_aware import OutlierAware
 from fedwild.openset.adversarial import enhance
 from fedwild.openset.outliers import OUTLIERS, SMALLEST_SIDE
 from fedwild.payload import check_like
+from fedwild.pictures.drawing import Pixels, cut
+from fedwild.pictures.sheet import CAPTION_LENGTH, Sheet, pixels
 from fedwild.protocol import Server
 from fedwild.rng import Rng
-from fedwild.sheet import CAPTION_LENGTH, Sheet, pixels
 
 if TYPE_CHECKING:
     from fedwild.api import Run

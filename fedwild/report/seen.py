@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedwild.feature_picture import drawn
 from fedwild.metrics import UNKNOWN
+from fedwild.pictures.features import drawn
 from fedwild.protocol import EVERYONE, Method, Server
 from fedwild.rng import Rng
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from fedwild.drawing import Pixels
 from fedwild.errors import UserError
+from fedwild.pictures.drawing import Pixels
 from fedwild.report.charts.raster import png, uri
 from fedwild.report.markup import Html, tag
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from fedwild.drawing import counted
 from fedwild.papers import Cell, Table
+from fedwild.pictures.drawing import counted
 from fedwild.tables import Cell as Shown
 from fedwild.tables import ResultTable, words
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedwild.batch import Planned
-from fedwild.drawing import counted
 from fedwild.errors import UserError
+from fedwild.pictures.drawing import counted
 from fedwild.reproduction.plan import Entry, Plan
 from fedwild.runs.folder import RunFolder
 from fedwild.tables import Cell as Shown

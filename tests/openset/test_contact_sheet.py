@@ -13,7 +13,6 @@ from PIL import Image
 from fedwild import api
 from fedwild.api import Run
 from fedwild.data import Dataset, DataSettings, samples_of
-from fedwild.drawing import LINE, MARGIN, cut
 from fedwild.errors import UserError
 from fedwild.openset.adversarial import enhance
 from fedwild.openset.contact_sheet import (
@@ -25,7 +24,8 @@ from fedwild.openset.contact_sheet import (
     varied,
 )
 from fedwild.openset.outliers import OUTLIERS
-from fedwild.sheet import GAP, WIDE_GAP, Layout, Sheet, cell_size, draw, pixels, write
+from fedwild.pictures.drawing import LINE, MARGIN, cut
+from fedwild.pictures.sheet import GAP, WIDE_GAP, Layout, Sheet, cell_size, draw, pixels, write
 
 PLAIN = DataSettings()
 GREY, COLOUR, VOLUMES = (1, 8, 8), (3, 32, 32), (1, 6, 12, 12)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedwild.drawing import cut
+from fedwild.pictures.drawing import cut
 from fedwild.report.charts.frame import group, key, label, line, sign, svg, text_length
 from fedwild.report.charts.scale import Scale
 from fedwild.report.markup import Html, joined, tag

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedwild.drawing import cut
+from fedwild.pictures.drawing import cut
 from fedwild.report.charts.scale import Scale, labels, root_ticks, ticks
 from fedwild.report.markup import Html, joined, short, tag
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fedwild.drawing import cut
+from fedwild.pictures.drawing import cut
 from fedwild.report.charts.frame import label, line, svg, text_length
 from fedwild.report.charts.raster import shades_uri
 from fedwild.report.charts.scale import Real

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedwild.drawing import cut
+from fedwild.pictures.drawing import cut
 from fedwild.report.charts.frame import SERIES, Axis, Frame, group, key, label, line, sign, text_length
 from fedwild.report.charts.scale import Scale, reach, thinned, widened
 from fedwild.report.markup import Html, joined, short, tag

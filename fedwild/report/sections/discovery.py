@@ -8,9 +8,10 @@ from torch.nn import functional as F
 from fedwild.classes import ClassEntry, ClassRegistry
 from fedwild.console import count
 from fedwild.data import samples_of
-from fedwild.drawing import cut
 from fedwild.errors import UserError
-from fedwild.novel_picture import NovelClass, answering, novel_figures
+from fedwild.pictures.drawing import cut
+from fedwild.pictures.novel import NovelClass, answering, novel_figures
+from fedwild.pictures.sheet import pixels
 from fedwild.report.charts.heat import Heat, heat_map
 from fedwild.report.facts import Facts
 from fedwild.report.figure import figure, grid, table
@@ -18,7 +19,6 @@ from fedwild.report.markup import Html, joined, tag
 from fedwild.report.sections.progress import over_rounds
 from fedwild.report.seen import MOST_SAMPLES
 from fedwild.report.thumbs import Thumb, check_pictures, thumbs
-from fedwild.sheet import pixels
 
 COLUMNS, NAME = 12, 14
 NEAREST = "Unlabelled samples answered with each class, nearest first; below, whose, and the cosine to the head's row."

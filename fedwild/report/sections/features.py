@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedwild.classes import UNKNOWN_NAME
 from fedwild.errors import UserError
-from fedwild.feature_picture import FEWEST, check_embeddings, drawn, perplexity_for
+from fedwild.pictures.features import FEWEST, check_embeddings, drawn, perplexity_for
 from fedwild.report.charts.scatter import Cloud, scatter
 from fedwild.report.facts import Facts
 from fedwild.report.figure import figure

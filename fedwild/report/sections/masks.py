@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fedwild.mask_picture import PARTS, MaskFigures, mask_figures
-from fedwild.mask_picture import draw as draw_masks
 from fedwild.methods.fedpd import FedPD
+from fedwild.pictures.masks import PARTS, MaskFigures, mask_figures
+from fedwild.pictures.masks import draw as draw_masks
 from fedwild.report.charts.bars import stacked_bars
 from fedwild.report.charts.raster import picture
 from fedwild.report.facts import Facts

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fedwild.errors import UserError
 from fedwild.openset.contact_sheet import data_sheet, outlier_settings, run_sheet
+from fedwild.pictures.sheet import draw as draw_sheet
 from fedwild.report.charts.raster import picture
 from fedwild.report.facts import Facts
 from fedwild.report.figure import figure, grid
 from fedwild.report.markup import Html
-from fedwild.sheet import draw as draw_sheet
 
 ROWS, COLUMNS = 4, 7
 

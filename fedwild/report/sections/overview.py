@@ -10,7 +10,7 @@ from typing import Any
 from fedwild.classes import UNKNOWN_NAME
 from fedwild.config import dump_toml
 from fedwild.console import count, figure, shown, size
-from fedwild.drawing import cut
+from fedwild.pictures.drawing import cut
 from fedwild.progress import duration
 from fedwild.report.facts import Facts
 from fedwild.report.figure import definitions, details, table

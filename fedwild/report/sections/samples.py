@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from fedwild.classes import UNKNOWN_NAME
 from fedwild.data import samples_of
-from fedwild.drawing import Pixels, cut
 from fedwild.metrics import UNKNOWN
+from fedwild.pictures.drawing import Pixels, cut
+from fedwild.pictures.sheet import pixels
 from fedwild.report.facts import Facts
 from fedwild.report.figure import figure
 from fedwild.report.markup import Html, joined
 from fedwild.report.sections.views import for_each_view
 from fedwild.report.seen import Seen
 from fedwild.report.thumbs import Thumb, check_pictures, thumbs
-from fedwild.sheet import pixels
 
 COLUMNS, NAME = 12, 12
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedwild.drawing import counted, cut
+from fedwild.pictures.drawing import counted, cut
 
 if TYPE_CHECKING:
     from fedwild.api import Run

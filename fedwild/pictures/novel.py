@@ -19,13 +19,13 @@ from torch.nn import functional as F
 
 from fedwild.classes import ClassEntry
 from fedwild.data import ClientSplit, Dataset, DataSettings, samples_of
-from fedwild.drawing import Pixels, counted, cut, write_png
 from fedwild.engines.site import embed, predict
 from fedwild.errors import UserError, unknown_name
 from fedwild.naming import nothing_found
+from fedwild.pictures.drawing import Pixels, counted, cut, write_png
+from fedwild.pictures.sheet import CAPTION_LENGTH, Sheet, draw, pixels
 from fedwild.predictors import ScoredModel
 from fedwild.protocol import Server
-from fedwild.sheet import CAPTION_LENGTH, Sheet, draw, pixels
 
 if TYPE_CHECKING:
     from fedwild.api import Run

@@ -16,7 +16,8 @@ from torch import Tensor
 from fedwild import api
 from fedwild.api import Run
 from fedwild.errors import UserError
-from fedwild.mask_picture import (
+from fedwild.payload import Payload
+from fedwild.pictures.masks import (
     BAR_WIDTH,
     CELL_WIDTHS,
     LINE,
@@ -37,7 +38,6 @@ from fedwild.mask_picture import (
     shown,
     write,
 )
-from fedwild.payload import Payload
 from fedwild.subnetworks import kept, shares
 from tests.conftest import Cli, Refused, unfinish
 

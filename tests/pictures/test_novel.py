@@ -13,17 +13,18 @@ import pytest
 import torch
 from PIL import Image
 
-from fedwild import api, novel_picture
+from fedwild import api
 from fedwild.api import Run
 from fedwild.classes import ClassEntry
 from fedwild.data import Dataset, DataSettings
-from fedwild.drawing import LINE, MARGIN
 from fedwild.errors import UserError
 from fedwild.methods.gal import GAL
-from fedwild.novel_picture import Held, NovelClass, NovelFigures, heading, novel_figures, sheet_of, write
 from fedwild.payload import Payload
+from fedwild.pictures import novel
+from fedwild.pictures.drawing import LINE, MARGIN
+from fedwild.pictures.novel import Held, NovelClass, NovelFigures, heading, novel_figures, sheet_of, write
+from fedwild.pictures.sheet import GAP, HEADING, Layout, Sheet, draw
 from fedwild.predictors import Vote
-from fedwild.sheet import GAP, HEADING, Layout, Sheet, draw
 from tests.conftest import DISCOVERING, TINY, Cli, Refused, unfinish
 from tests.tiny import tiny_dataset
 
@@ -83,7 +84,7 @@ def cell(sheet: Sheet, row: int, column: int) -> np.ndarray:
 def test_the_samples_are_the_nearest_of_those_answered_with_the_class(bias: float | None, discovered: Path) -> None:
     run = Run(discovered) if bias is None else with_bias(discovered, bias)
     expected = by_hand(run, columns=3)
-    found = novel_picture.figures(run, columns=3)
+    found = novel.figures(run, columns=3)
     assert [one["name"] for one in found["classes"]] == list(STAGES)
     for one in found["classes"]:
         mine = [held for (name, _), held in expected.items() if name == one["name"] and held["answered"]]
@@ -95,7 +96,7 @@ def test_the_samples_are_the_nearest_of_those_answered_with_the_class(bias: floa
 
 
 def test_the_bias_counts(discovered: Path) -> None:
-    few, many = (novel_picture.figures(with_bias(discovered, bias)) for bias in (0.5, -0.5))
+    few, many = (novel.figures(with_bias(discovered, bias)) for bias in (0.5, -0.5))
     counts = [sum(one["answered"] for one in found["classes"]) for found in (few, many)]
     assert counts[0] < counts[1]
 
@@ -106,7 +107,7 @@ def test_samples_are_of_the_stage_and_of_the_clients_unlabelled_pool(discovered_
     unlabelled = {client.name: client.unlabelled.tolist() for client in split.clients}
     later = {"novel-1": "4", "novel-2": "4", "novel-3": "3", "novel-4": "3"}
     shown = 0
-    for one in novel_picture.figures(run, columns=50)["classes"]:
+    for one in novel.figures(run, columns=50)["classes"]:
         for held in one["clients"]:
             assert [unlabelled[held["client"]][place] for place in held["places"]] == held["rows"]
             true = {dataset.classes[label] for label in dataset.y_train[held["rows"]].tolist()}
@@ -116,7 +117,7 @@ def test_samples_are_of_the_stage_and_of_the_clients_unlabelled_pool(discovered_
 
 
 def test_clients_with_most_come_first(discovered_once: Path) -> None:
-    for one in novel_picture.figures(Run(discovered_once))["classes"]:
+    for one in novel.figures(Run(discovered_once))["classes"]:
         counts = [held["answered"] for held in one["clients"]]
         assert counts == sorted(counts, reverse=True)
 
@@ -158,7 +159,7 @@ def test_vectors_have_figures_but_no_picture(cli: Cli, refused: Refused) -> None
     tables = {**DISCOVERING, "data": {"name": "vectors.npz", "known": 2, "novel": 1}}
     tables["method"] = {**DISCOVERING["method"], "stages": 1}
     run = api.run(tables, clients=2, workers=0, out="run")
-    assert sum(one["answered"] for one in novel_picture.figures(run)["classes"]) > 0
+    assert sum(one["answered"] for one in novel.figures(run)["classes"]) > 0
     error = refused(*SHOW, "run")
     assert "vectors" in error
     assert "cannot be shown: samples of shape (7,) are no images" in error

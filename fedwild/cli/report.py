@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedwild.options import Folder, Json, Number, PathOption, Quiet, number, out
+from fedwild.cli.options import Folder, Json, Number, PathOption, Quiet, number, out
 
 
 def report(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from fedwild.drawing import Font, blue, cut, text_width, upright
+from fedwild.pictures.drawing import Font, blue, cut, text_width, upright
 
 FONT: Font = ImageFont.load_default(size=13)
 NAME_LENGTH = 22

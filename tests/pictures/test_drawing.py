@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFont
 
-from fedwild.drawing import blue, counted, text_width, upright, write_png
 from fedwild.errors import UserError
+from fedwild.pictures.drawing import blue, counted, text_width, upright, write_png
 
 IMAGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8))
 

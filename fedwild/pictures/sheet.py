@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from fedwild.data import DataSettings
-from fedwild.drawing import LINE, MARGIN, NAME_LENGTH, Font, Pixels, cut, fitted, text_width, write_png
+from fedwild.pictures.drawing import LINE, MARGIN, NAME_LENGTH, Font, Pixels, cut, fitted, text_width, write_png
 
 NEAR_SIDE, LONGEST_SIDE = 60, 128  # of a picture on the sheet, in pixels
 GAP, WIDE_GAP = 4, 14

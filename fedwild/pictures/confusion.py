@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedwild.classes import UNKNOWN_NAME
-from fedwild.drawing import cut, write_png
-from fedwild.heat_map import HeatMap
-from fedwild.heat_map import draw as draw_table
 from fedwild.metrics import confusion_matrix
-from fedwild.shown_run import ShownRun
+from fedwild.pictures.drawing import cut, write_png
+from fedwild.pictures.heat_map import HeatMap
+from fedwild.pictures.heat_map import draw as draw_table
+from fedwild.pictures.shown_run import ShownRun
 from fedwild.watching import Tell, nobody
 
 if TYPE_CHECKING:

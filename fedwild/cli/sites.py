@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fedwild.errors import UserError
-from fedwild.options import (
+from fedwild.cli.options import (
     Certificates,
     ConfigFile,
     Json,
@@ -39,6 +38,7 @@ from fedwild.options import (
     show_result,
     whole,
 )
+from fedwild.errors import UserError
 
 flower_app = typer.Typer(help="Certificates and keys for real sites, and Flower's own programs.", no_args_is_help=True)
 
@@ -175,7 +175,7 @@ def flower_keys(
 
       fedwild flower keys keys --site hospital-c
     """
-    from fedwild.options import number
+    from fedwild.cli.options import number
 
     with needs_flower():
         from fedwild.flower.keys import make_keys

@@ -22,11 +22,11 @@ from sklearn.neighbors import NearestNeighbors
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedwild.classes import UNKNOWN_NAME
-from fedwild.drawing import LINE, MARGIN, Font, counted, cut, text_width, write_png
 from fedwild.errors import UserError
 from fedwild.metrics import UNKNOWN
+from fedwild.pictures.drawing import LINE, MARGIN, Font, counted, cut, text_width, write_png
+from fedwild.pictures.shown_run import ShownRun
 from fedwild.rng import Rng
-from fedwild.shown_run import ShownRun
 from fedwild.watching import Tell, nobody
 
 if TYPE_CHECKING:

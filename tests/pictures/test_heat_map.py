@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedwild.drawing import blue
-from fedwild.heat_map import HeatMap, draw
+from fedwild.pictures.drawing import blue
+from fedwild.pictures.heat_map import HeatMap, draw
 
 
 def table_of(rows: int, columns: int, /, **changed: Any) -> HeatMap:

@@ -15,10 +15,10 @@ from sklearn.metrics import confusion_matrix
 
 from fedwild import api
 from fedwild.api import Run
-from fedwild.confusion_picture import Confusion, confusion_figures, draw, figures, table_of, write
-from fedwild.drawing import blue
 from fedwild.errors import UserError
-from fedwild.shown_run import ShownRun
+from fedwild.pictures.confusion import Confusion, confusion_figures, draw, figures, table_of, write
+from fedwild.pictures.drawing import blue
+from fedwild.pictures.shown_run import ShownRun
 from tests.conftest import Cli, Refused, unfinish
 
 SHOW = ("show", "confusion")

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from fedwild.drawing import LINE, MARGIN, Font, Pixels, counted, cut, fitted, text_width, write_png
 from fedwild.errors import UserError, unknown_name
 from fedwild.methods.fedpd import TRAIN, FedPD
+from fedwild.pictures.drawing import LINE, MARGIN, Font, Pixels, counted, cut, fitted, text_width, write_png
 from fedwild.subnetworks import weight_names
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedwild.cli.options import Json, Names, Quiet, Settings, Words, Workers, err, out, real, whole
 from fedwild.errors import UserError
-from fedwild.options import Json, Names, Quiet, Settings, Words, Workers, err, out, real, whole
 
 if TYPE_CHECKING:
     from fedwild.papers import Table

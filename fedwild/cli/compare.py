@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from fedwild.errors import UserError
-from fedwild.options import (
+from fedwild.cli.options import (
     ConfigFile,
     Json,
     Names,
@@ -24,6 +23,7 @@ from fedwild.options import (
     whole,
     working,
 )
+from fedwild.errors import UserError
 
 if TYPE_CHECKING:
     from fedwild.sweeps import Record, Sweep

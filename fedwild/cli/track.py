@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedwild.cli.options import Json, PathOption, Quiet, out
 from fedwild.errors import UserError
-from fedwild.options import Json, PathOption, Quiet, out
 
 if TYPE_CHECKING:
     from fedwild.runs.folder import RunFolder

@@ -13,10 +13,11 @@ import pytest
 import torch
 from PIL import Image
 
-from fedwild import api, feature_picture
+from fedwild import api
 from fedwild.api import Run
 from fedwild.errors import UserError
-from fedwild.feature_picture import (
+from fedwild.pictures import features as module
+from fedwild.pictures.features import (
     COLOURS,
     DARK,
     FEWEST,
@@ -40,8 +41,8 @@ from fedwild.feature_picture import (
     same_kind,
     write,
 )
+from fedwild.pictures.shown_run import ShownRun
 from fedwild.rng import Rng
-from fedwild.shown_run import ShownRun
 from tests.conftest import Cli, Refused, unfinish
 
 SHOW = ("show", "features")
@@ -328,7 +329,7 @@ def test_by_default_1500_samples_are_drawn_with_seed_0(
         asked.extend(settings)
         return shown
 
-    monkeypatch.setattr(feature_picture, "feature_figures", noted)
+    monkeypatch.setattr(module, "feature_figures", noted)
     assert cli(*SHOW, fedavg.path).code == 0
     assert asked == [1500, 0, None, None]
 

@@ -1,0 +1,12 @@
+"""The command line: a file for each family of commands.
+
+app.py        all commands; errors as sentences
+options.py    what commands share: options, numbers, how a run is shown and ended
+runs.py       run, resume, welcome
+models.py     evaluate, predict, name
+data.py, show.py, listing.py, report.py, compare.py, reproduce.py, sites.py, track.py
+"""
+
+from fedwild.cli.app import complain, main
+
+__all__ = ["complain", "main"]

@@ -1,0 +1,76 @@
+"""The command line: all commands, and how errors become sentences."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from fedwild import __version__
+from fedwild.cli.compare import compare, sweep
+from fedwild.cli.data import data_app
+from fedwild.cli.listing import list_parts
+from fedwild.cli.models import evaluate, name_class, predict
+from fedwild.cli.report import report
+from fedwild.cli.reproduce import reproduce
+from fedwild.cli.runs import resume, run, welcome
+from fedwild.cli.show import show_app
+from fedwild.cli.sites import coordinate, flower_app, site
+from fedwild.cli.track import track
+from fedwild.errors import UserError
+
+app = typer.Typer(
+    name="fedwild",
+    help="Open-world federated learning: clients train together, and the model may answer 'unknown'.\n\n"
+    "Start with `fedwild run`: it trains FedAvg on embedded data in under a minute.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (run, resume, welcome, evaluate, predict, report, coordinate, site, compare, sweep, reproduce, track):
+    app.command()(command)
+app.command("name")(name_class)
+app.command("list")(list_parts)
+app.add_typer(data_app, name="data")
+app.add_typer(show_app, name="show")
+app.add_typer(flower_app, name="flower")
+
+# Wrong options and arguments. Older and newer typer have this class in different places, but always here.
+UsageProblem: Any = typer.BadParameter.__mro__[2]
+
+
+@app.callback(invoke_without_command=True)
+def version_callback(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line: errors people can put right are one sentence each, with exit code 2."""
+    # A console script does not look for modules here, but the user's own network or method may lie here.
+    sys.path.insert(0, os.getcwd())
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character shows a question mark, not a traceback.
+            stream.reconfigure(errors="replace")
+    try:
+        sys.exit(app(args=arguments, standalone_mode=False) or 0)
+    except UserError as error:
+        complain(*error.problems)
+    except UsageProblem as error:
+        complain(error.format_message())
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def complain(*problems: str) -> NoReturn:
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    sys.exit(2)

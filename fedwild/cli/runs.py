@@ -1,0 +1,210 @@
+"""Commands that make a run or go on with one: `fedwild run`, `resume` and `welcome`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fedwild.cli.options import (
+    Certificates,
+    Clients,
+    ConfigFile,
+    Data,
+    Engine,
+    Folder,
+    Json,
+    Listen,
+    Method,
+    Model,
+    Names,
+    NoReport,
+    Number,
+    Partition,
+    PathOption,
+    Quiet,
+    Rounds,
+    Seed,
+    Settings,
+    StartFrom,
+    Superlink,
+    TensorBoard,
+    Words,
+    Workers,
+    err,
+    interruptible,
+    pairs,
+    place,
+    real,
+    show_result,
+    whole,
+)
+
+
+def run(
+    config: ConfigFile = None,
+    method: Method = None,
+    data: Data = None,
+    partition: Partition = None,
+    model: Model = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    engine: Engine = None,
+    start_from: StartFrom = None,
+    out_folder: Annotated[
+        PathOption, typer.Option("--out", metavar="DIR", help="The run folder to make (runs/METHOD-DATA-NNN).")
+    ] = None,
+    settings: Settings = None,
+    tensorboard: TensorBoard = False,
+    no_report: NoReport = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a federation and measure it.
+
+    Without arguments: FedAvg on scikit-learn's digits, six classes known, four never trained.
+
+    Examples:
+
+      fedwild run --method close-set-voting --clients 5
+
+      fedwild run --data mnist --partition classes:2 --rounds 20 --set data.known=6
+
+      fedwild run my.toml --seed 3 --out runs/third
+
+      fedwild run --start-from runs/third --set correction.name=prox --rounds 5
+
+    `fedwild list settings` shows what --set and a config file may say of data, federation, evaluation and engine.
+    """
+    from fedwild import api
+    from fedwild.console import RunDisplay
+    from fedwild.tracking import tracked
+
+    resolved = api.configure(
+        config,
+        method=method,
+        data=data or None,
+        partition=partition,
+        model=model,
+        clients=whole(clients),
+        rounds=whole(rounds),
+        seed=whole(seed),
+        workers=whole(workers),
+        engine=engine,
+        start_from=start_from,
+        settings=settings or (),
+    )
+    with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard) as listener:
+        done = api.start(resolved, out_folder, listener)
+    show_result(done, as_json, no_report)
+
+
+def resume(
+    folder: Folder,
+    workers: Workers = None,
+    engine: Engine = None,
+    superlink: Superlink = None,
+    listen: Listen = None,
+    certificates: Certificates = None,
+    tensorboard: TensorBoard = False,
+    no_report: NoReport = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with a run that was stopped or killed; the result is the same, bit for bit.
+
+    A run over real sites is reached as before, unless --superlink, --listen or --certificates say otherwise.
+    """
+    from fedwild import api
+    from fedwild.console import RunDisplay
+    from fedwild.tracking import tracked
+
+    with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard, folder) as listener:
+        display.folder = str(folder)
+        done = api.resume(folder, whole(workers), listener, name=engine, **place(superlink, listen, certificates))
+    show_result(done, as_json, no_report)
+
+
+def welcome(
+    folder: Folder,
+    client: Annotated[
+        str,
+        typer.Option(
+            metavar="FOLDER",
+            help="The newcomer's data: image folder, .npz, .csv, or a data set's name; of real sites, the site's name.",
+        ),
+    ],
+    name: Annotated[Words, typer.Option(metavar="NAME", help="What to call it (as its data is called).")] = None,
+    labels: Annotated[
+        Names,
+        typer.Option("--label", metavar="OWN=NAME", help="Its own name of a class, and the federation's; repeatable."),
+    ] = None,
+    classes: Annotated[
+        Names, typer.Option("--class", metavar="NAME", help="Only this of its classes; repeatable (all).")
+    ] = None,
+    domains: Annotated[
+        Names, typer.Option("--domain", metavar="NAME", help="Only this of its domains; repeatable (all).")
+    ] = None,
+    resize: Annotated[bool, typer.Option("--resize", help="Convert its images to the federation's size.")] = False,
+    max_forgetting: Annotated[
+        Number,
+        typer.Option(metavar="SHARE", help="Go back if source accuracy falls by more, such as 0.02 (never)."),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="gains; or any method that can start from a run, to compare with.")
+    ] = "gains",
+    rounds: Annotated[Number, typer.Option(metavar="N", help="Rounds of adaptation (10).")] = None,
+    workers: Workers = None,
+    superlink: Superlink = None,
+    listen: Listen = None,
+    certificates: Certificates = None,
+    out_folder: Annotated[
+        PathOption, typer.Option("--out", metavar="DIR", help="The run folder to make (runs/METHOD-DATA-NNN).")
+    ] = None,
+    settings: Settings = None,
+    tensorboard: TensorBoard = False,
+    no_report: NoReport = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Take a new client into a trained federation: find out what it brings, and learn it without forgetting.
+
+    RUN is a finished run, which stays as it is; the new run goes on from it, with its history. The newcomer's classes
+    meet the federation's by name. It may bring nothing new (then the model serves it as it is), a new domain, or new
+    classes (then the model grows). Several newcomers come one after the other: welcome each into the run before.
+
+    Examples:
+
+      fedwild welcome runs/fedavg-digits-001 --client ~/scans --name hospital-b
+
+      fedwild welcome runs/fedavg-mnist-001 --client usps --resize --max-forgetting 0.02
+
+      fedwild welcome runs/gains-mnist-001 --client late.npz --label zwei=2 --label drei=3
+
+      fedwild welcome runs/fedavg-sites-001 --client hospital-c
+    """
+    from fedwild import arrival
+    from fedwild.console import RunDisplay
+    from fedwild.tracking import tracked
+
+    with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard) as listener:
+        done = arrival.welcome(
+            folder,
+            client,
+            name=name,
+            method=method,
+            classes=classes or None,
+            domains=domains or None,
+            labels=pairs("--label", labels or []),
+            resize=resize,
+            rounds=whole(rounds),
+            max_forgetting=real(max_forgetting),
+            workers=whole(workers),
+            engine=place(superlink, listen, certificates),
+            out=out_folder,
+            settings=settings or (),
+            listener=listener,
+        )
+    show_result(done, as_json, no_report)
