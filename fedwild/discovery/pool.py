@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -62,6 +60,10 @@ def kmeans(x: Floats, clusters: int, seed: int, weights: Ints | None = None, tri
     """The cluster of each row of x (n, d), numbered from 0 without gaps; equal rows can make them fewer."""
     if clusters >= len(x):
         return np.unique(x, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    # Imported late: scikit-learn takes a second, and most methods do without it.
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     with warnings.catch_warnings():
         # Fewer distinct points than clusters is no mistake of the caller's.
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -9,6 +9,7 @@ import torch
 
 from fedwild.data import DATASETS, DataSettings, data_names, load, make_split
 from fedwild.data.sources.convert import CONVERTERS
+from fedwild.data.sources.digits import load_digits
 from fedwild.data.sources.prepare import data_folders, find_prepared, prepare
 from fedwild.errors import UserError
 
@@ -28,6 +29,19 @@ def put(folder: Path, name: str, shape: tuple[int, ...], train: int = 40, test: 
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FEDWILD_DATA", str(tmp_path / "own"))
     return tmp_path / "own"
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits as theirs
+
+    ours, expected = load_digits(), theirs()
+    images = np.concatenate([ours.train.x, ours.test.x])[:, 0]
+    order = np.argsort([image.tobytes() for image in images], kind="stable")
+    scaled = np.round(expected.images * (255 / 16)).astype(np.uint8)
+    expected_order = np.argsort([image.tobytes() for image in scaled], kind="stable")
+    assert np.array_equal(images[order], scaled[expected_order])
+    labels = np.concatenate([ours.train.y, ours.test.y])
+    assert np.array_equal(labels[order], expected.target[expected_order])
 
 
 def test_digits_are_embedded_with_one_fixed_split() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedwild.discovery import pool
 from fedwild.discovery.pool import Clusters, Floats, KnownClasses, clusters_of, kmeans, means_of
 
 
@@ -122,7 +121,7 @@ def test_clusters_that_k_means_leaves_empty_are_no_gaps(monkeypatch: pytest.Monk
         def fit(self, *_: object, **__: object) -> Gappy:
             return self
 
-    monkeypatch.setattr(pool, "KMeans", Gappy)
+    monkeypatch.setattr("sklearn.cluster.KMeans", Gappy)
     assert kmeans(np.zeros((4, 1)), 2, seed=0).tolist() == [1, 0, 1, 2]
 
 
