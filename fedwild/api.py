@@ -203,10 +203,14 @@ class Run:
         if name is None or name not in method.owners(server):
             whose = ", ".join(method.owners(server))
             raise UserError(f"client = {name!r}: method {method.name!r} has a model per client, say whose: {whose}.")
-        version = self._states().get(name)
-        state = Payload() if version is None else Payload.read(state_file(self.folder.clients, name, version))
         nothing = Samples(torch.empty(0, *self.input_shape), torch.empty(0).long(), torch.empty(0).long())
-        return Client(name, self.task, server.step, server.classes.names, lambda part: nothing, {}, state)
+        return Client(name, self.task, server.step, server.classes.names, lambda part: nothing, {}, self.state_of(name))
+
+    def state_of(self, client: str) -> Payload:
+        """What a client keeps from round to round; empty if it keeps nothing, or keeps it at its site."""
+        version = self._states().get(client)
+        path = None if version is None else state_file(self.folder.clients, client, version)
+        return Payload.read(path) if path is not None and path.exists() else Payload()
 
     def evaluate(self, workers: int | None = None, tell: Tell = nobody) -> Evaluation:
         """Measure the run's model again, on the run's own test split."""

@@ -263,13 +263,7 @@ class FedOSS(Method):
         def by_heads(model: Network, h: Tensor, y: Tensor, draws: torch.Generator) -> Tensor:
             if not bank.branches:
                 return torch.zeros_like(y, dtype=torch.bool)
-            answers = bank.logits(h)
-            share = (
-                agreement(answers, y)
-                if p.boundary == "agreement"
-                else informed_agreement(answers, y, held.to(h.device))
-            )
-            return between(share, p.low, p.high)
+            return self.between(self.agreed(bank.logits(h), y, held.to(h.device)))
 
         def by_margin(model: Network, h: Tensor, y: Tensor, draws: torch.Generator) -> Tensor:
             with held_still(model), torch.no_grad():
@@ -285,6 +279,14 @@ class FedOSS(Method):
 
         rules: dict[str, Recognise] = {"margin": by_margin, "perturbation": by_perturbation, "all": everything}
         return rules.get(p.boundary, by_heads)
+
+    def agreed(self, answers: Tensor, y: Tensor, held: Tensor) -> Tensor:
+        """s (n,): the share of heads that are right (Eq. 1), all of them or those whose clients can know."""
+        return agreement(answers, y) if self.params.boundary == "agreement" else informed_agreement(answers, y, held)
+
+    def between(self, share: Tensor) -> Tensor:
+        """Which shares (n,) are a boundary sample's."""
+        return between(share, self.params.low, self.params.high)
 
     def sampler(self, source: Payload, grid: Grid, model: Network, rng: Rng) -> Sample | None:
         """Draws from the rim of each class's Gaussian (Eq. 5); None while there is no Gaussian."""

@@ -1,17 +1,29 @@
-"""FedOSS's boundary samples: how many there are, and how far they are pushed."""
+"""FedOSS's boundary samples: how many there are, how far they are pushed, and what they look like."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from fedwild.console import size
+from fedwild.data import samples_of
+from fedwild.errors import UserError
+from fedwild.methods.fedoss import FedOSS
+from fedwild.pictures.drawing import cut
+from fedwild.pictures.sheet import pixels
 from fedwild.report.charts.bars import bar_chart
 from fedwild.report.charts.lines import Series, line_chart
+from fedwild.report.disputed import disputed
 from fedwild.report.facts import Facts
 from fedwild.report.figure import figure, grid
 from fedwild.report.history import number_or_none
 from fedwild.report.markup import Html
+from fedwild.report.thumbs import Thumb, check_pictures, thumbs
 
+PICTURES, NAME = 24, 12
+SHEET = (
+    "Training samples and the share of clients' heads that call them by their class; those that the heads are most "
+    "divided about first. Found with the heads that clients ended with, among 1,000 samples at most."
+)
 KINDS = {"model_bytes": "model", "head_bytes": "personal head", "statistics_bytes": "statistics"}
 
 
@@ -34,6 +46,28 @@ def draw(facts: Facts) -> Html:
                 "How far boundary samples are pushed, in their own lengths.",
             ),
             figure("Replies", lambda: replies(facts), "Bytes of all clients' replies together."),
+            figure("What clients disagree about", lambda: sheet(facts), SHEET, wide=True),
+        ]
+    )
+
+
+def sheet(facts: Facts) -> Html:
+    """Training samples that the clients' last heads are divided about."""
+    method, experiment = facts.experiment.method, facts.experiment
+    if not isinstance(method, FedOSS) or not method.asks_heads:
+        raise UserError("boundary samples are found without asking heads here, so there is no disagreement to show.")
+    check_pictures(experiment.dataset.input_shape)
+    found = disputed(facts.run, method)
+    rows = found.rows[:PICTURES]
+    if not len(rows):
+        raise UserError(f"the clients' last heads are not divided about any of {found.looked_at} samples.")
+    samples = samples_of(experiment.dataset, rows, data=facts.run.config.data)
+    names = [experiment.dataset.classes[label] for label in experiment.dataset.y_train[rows].tolist()]
+    shown = pixels(samples.all()[0], facts.run.config.data)
+    return thumbs(
+        [
+            Thumb(picture, cut(name, NAME), f"{share:.0%} right", f"{name}, row {row} of the training data")
+            for picture, name, row, share in zip(shown, names, rows.tolist(), found.shares, strict=False)
         ]
     )
 
