@@ -445,11 +445,11 @@ def setting_layers(settings: Sequence[str] | Mapping[str, Any]) -> list[Mapping[
 
 def dump_toml(table: Mapping[str, Any]) -> str:
     """Plain tables as TOML; None is left out."""
-    lines = [f"{key} = {_toml(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    lines = [f"{key} = {toml_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
     for section, values in table.items():
         if isinstance(values, dict):
             lines += ["", f"[{section}]"]
-            lines += [f"{_key(key)} = {_toml(value)}" for key, value in values.items() if value is not None]
+            lines += [f"{_key(key)} = {toml_value(value)}" for key, value in values.items() if value is not None]
     return "\n".join(lines) + "\n"
 
 
@@ -462,11 +462,14 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML, which `--set` reads."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_quoted(str(k))} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
+        return (
+            "{ " + ", ".join(f"{_quoted(str(k))} = {toml_value(v)}" for k, v in value.items() if v is not None) + " }"
+        )
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     return _quoted(value) if isinstance(value, str) else repr(value)

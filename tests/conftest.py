@@ -13,6 +13,9 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 os.environ["FEDWILD_REPORT"] = "no"  # hundreds of small runs end in tests; those of reports ask for theirs
 
+import numpy as np
+import torch
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests over real sites come first: they mostly wait, and none may be left when all others are done."""
@@ -25,6 +28,13 @@ def no_real_data(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     empty = str(tmp_path_factory.getbasetemp() / "no-data")
     monkeypatch.setenv("FEDWILD_DATA", empty)
     monkeypatch.setenv("XDG_CACHE_HOME", empty)
+
+
+@pytest.fixture(autouse=True)
+def same_draws() -> None:
+    """Whatever a test draws without a generator of its own is the same in every order of tests."""
+    torch.manual_seed(0)
+    np.random.seed(0)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import sys
 from typing import Annotated, Any, NoReturn
 
 import typer
+import typer.core
 
 from fedwild import __version__
 from fedwild.cli.compare import compare, sweep
@@ -21,6 +22,9 @@ from fedwild.cli.show import show_app
 from fedwild.cli.sites import coordinate, flower_app, site
 from fedwild.cli.track import track
 from fedwild.errors import UserError
+
+# Else typer escapes brackets for rich, which does not print them here: `\\[required]`.
+typer.core.HAS_RICH = False
 
 app = typer.Typer(
     name="fedwild",

@@ -48,7 +48,7 @@ def secure(folder: Path, name: str) -> list[object]:
 
 @pytest.mark.real_sites
 def test_a_killed_coordinator_goes_on_and_strangers_stay_outside(tmp_path: Path) -> None:
-    files, config = site_files(tmp_path, ["a", "b"]), config_file(tmp_path, rounds=8)
+    files, config = site_files(tmp_path, ["a", "b"]), config_file(tmp_path, rounds=5)
     make_keys(tmp_path / "keys", [], ["a", "b", "c"])
     make_keys(tmp_path / "others", [], ["mallory"])
     address = f"127.0.0.1:{free_port()}"
@@ -57,7 +57,7 @@ def test_a_killed_coordinator_goes_on_and_strangers_stay_outside(tmp_path: Path)
         first = programs.start(command, "coordinator")
         for name in ("a", "b"):
             programs.site(name, files[name], address, *secure(tmp_path, name))
-        first.wait_for("round 1/8")
+        first.wait_for("round 1/5")
         assert gone_soon(first.kill())
         again = programs.start(fedwild("resume", "run"), "resumed")
         again.wait_for("sites are expected")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -15,11 +17,12 @@ import numpy as np
 import pytest
 
 from fedwild import api
+from fedwild.cli import main
 from fedwild.errors import UserError
 from fedwild.methods import METHODS
 from fedwild.report import write_report
 from tests.conftest import unfinish
-from tests.tiny import brief, image_file, own
+from tests.tiny import brief, image_file, model_bytes, own
 
 ROUND = "figcaption><b>Accuracy and open-set figures</b>"
 
@@ -286,12 +289,19 @@ def test_a_newcomer_has_a_part_with_verdict_and_contributions(tmp_path: Path) ->
     image_file(tmp_path / "home.npz", {"a": 0, "b": 2})
     image_file(tmp_path / "late.npz", {"c": 4, "d": 6}, seed=3)
     source = trained(tmp_path / "first", str(tmp_path / "home.npz"))
-    run = welcome(source, tmp_path / "late.npz", rounds=2, workers=0, out=tmp_path / "second")
+    late = tmp_path / "late.npz"
+    run = welcome(source, late, rounds=2, workers=0, settings={"method": {"lr": 0.02}}, out=tmp_path / "second")
     text = page(run.path)
     assert "late brings" in text
     assert "Contributions to the encoder" in text
     assert "Before and after" in text
-    assert f"fedwild welcome {source} --client" in text
+    repeat = re.search(r"<code>(fedwild welcome .*?)</code>", text)
+    assert repeat is not None
+    words = shlex.split(html.unescape(repeat[1]))
+    with pytest.raises(SystemExit) as ended:
+        main([*words[1:], "--out", str(tmp_path / "again"), "--workers", "0", "--quiet"])
+    assert ended.value.code == 0
+    assert model_bytes(tmp_path / "again") == model_bytes(run.path)
 
 
 def test_two_hundred_clients_and_a_hundred_classes_fit(tmp_path: Path) -> None:

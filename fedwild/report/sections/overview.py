@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedwild.classes import UNKNOWN_NAME
-from fedwild.config import dump_toml
+from fedwild.config import dump_toml, toml_value
 from fedwild.console import count, figure, shown, size
 from fedwild.pictures.drawing import cut
 from fedwild.progress import duration
@@ -66,6 +66,8 @@ def pairs_of(facts: Facts) -> list[tuple[str, Child]]:
 
 
 PARTS = ("objective", "correction", "score", "estimator")
+SAID = ("rounds", "adapt_rounds", "stages")
+"""What the command of a welcome says in other words."""
 IMPORTANT = ("rounds", "epochs", "batch_size", "optimizer", "lr", "momentum")
 
 
@@ -133,7 +135,7 @@ def command(facts: Facts) -> str:
     """What to type to have the run again."""
     config = shlex.quote(str(facts.run.path / "config.toml"))
     if facts.about.get("history"):
-        return f"{welcome_command(facts)}  # and --set for what else config.toml has of the method"
+        return welcome_command(facts)
     return f"fedwild {'coordinate' if facts.at_sites else 'run'} {config}"
 
 
@@ -153,7 +155,19 @@ def welcome_command(facts: Facts) -> str:
     words += ["--method", facts.method] if facts.method != "gains" else []
     rounds = method.get("adapt_rounds", method.get("rounds"))
     words += ["--rounds", str(rounds)] if rounds is not None else []
-    return shlex.join(words)
+    return shlex.join([*words, *(word for text in chosen_settings(facts) for word in ("--set", text))])
+
+
+def chosen_settings(facts: Facts) -> list[str]:
+    """The method's and its parts' settings that are not what they are by default, as `--set` takes them."""
+    config = facts.run.settings
+    sections = {"method": config.method, **config.parts}
+    return [
+        f"{section}.{key}={toml_value(value)}"
+        for section, part in sections.items()
+        for key, value in part.params.model_dump(exclude_defaults=True).items()
+        if value is not None and not (section == "method" and key in SAID)
+    ]
 
 
 def figures_table(facts: Facts) -> Html:
