@@ -22,7 +22,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -32,13 +31,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.echo import Echo
 from fedwild.api import configure
 from fedwild.data import samples_of
 from fedwild.experiment import Experiment, fingerprint, prepare
 from fedwild.federation import Federation
 from fedwild.models import build
-from fedwild.payload import Payload
-from fedwild.protocol import Client, Method, Phase, Prediction, Predictor, Replies, Server, single_thread
+from fedwild.protocol import single_thread
 from fedwild.rng import Rng
 from fedwild.runs.folder import RunFolder
 from fedwild.task import weights_of
@@ -46,44 +45,11 @@ from fedwild.task import weights_of
 BATCH = 64
 
 
-class NoOp(Method):
-    """Sends 250 kB down and back, and does nothing."""
-
-    def phases(self) -> Sequence[Phase]:
-        return [Phase("train", 1)]
-
-    def start(self, server: Server) -> None:
-        server.state.put("blob", {"values": torch.zeros(62_500)})
-
-    def send(self, server: Server, client: str) -> Payload:
-        return Payload.of(blob=server.state.group("blob"))
-
-    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
-        return Payload.of(blob=payload.group("blob"), info={"samples": len(client.train)})
-
-    def merge(self, server: Server, replies: Replies) -> None:
-        for reply in replies:
-            server.state.put("blob", reply.payload.group("blob"))
-
-    def predictor(self, server: Server, client: Client | None = None) -> Predictor:
-        return Constant(len(server.classes))
-
-
-class Constant(Predictor):
-    """Always the same answer."""
-
-    def __init__(self, classes: int) -> None:
-        self.classes = classes
-
-    def predict(self, x: Tensor) -> Prediction:
-        return Prediction(torch.zeros(len(x), self.classes), torch.zeros(len(x), dtype=torch.float64))
-
-
 def experiment_of(samples: int, clients: int, rounds: int, method: str = "fedavg", epochs: int = 1) -> Experiment:
     """MNIST-shaped data dealt at random, evaluated once at the end on few samples."""
-    settings = ["evaluation.every=0", "data.test_samples=200", "data.validation=0"]
+    settings = ["evaluation.every=0", "data.test_samples=200", "data.validation=0", f"method.rounds={rounds}"]
     if method == "fedavg":
-        settings += [f"method.rounds={rounds}", f"method.epochs={epochs}", f"method.batch_size={BATCH}"]
+        settings += [f"method.epochs={epochs}", f"method.batch_size={BATCH}"]
     config = configure(
         data=f"synthetic:28x28x1:10:{samples}",
         method=method,
@@ -189,7 +155,7 @@ def against_bare(samples: int, rounds: int, repeats: int) -> dict[str, float]:
 
 
 def no_op(clients: int) -> dict[str, float]:
-    seconds = federated_seconds(experiment_of(clients * 4, clients, 1, "benchmarks.engine:NoOp"))
+    seconds = federated_seconds(experiment_of(clients * 4, clients, 1, Echo.name))
     return {"ms_per_client": 1000 * seconds / clients}
 
 

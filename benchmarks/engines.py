@@ -20,76 +20,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from pydantic import Field
-from torch import Tensor
 
+from benchmarks.echo import Echo, blob
 from fedwild import api
 from fedwild.config import dump_toml
 from fedwild.flower.keys import make_keys
 from fedwild.flower.processes import free_port
-from fedwild.hyper import Hyper
 from fedwild.payload import Payload
-from fedwild.protocol import Client, Method, Phase, Prediction, Predictor, Replies, Server
-from fedwild.rng import Rng
 
 SIZES = {"250 kB": (250, 10), "5 MB": (5_000, 60), "45 MB": (45_000, 600)}
 """Kilobytes and tensors of a payload."""
 ROOT = Path(__file__).resolve().parent.parent
-
-
-class Echo(Method):
-    """Clients send back what they get."""
-
-    name = "benchmarks.engines:Echo"
-
-    class Params(Hyper):
-        kilobytes: int = Field(250, ge=1, description="size of the payload")
-        tensors: int = Field(10, ge=1, description="in how many tensors")
-        rounds: int = Field(3, ge=1, description="round trips")
-
-    params: Params
-
-    def phases(self) -> Sequence[Phase]:
-        return [Phase("echo", self.params.rounds)]
-
-    def start(self, server: Server) -> None:
-        server.state.put("blob", blob(self.params.kilobytes, self.params.tensors))
-
-    def send(self, server: Server, client: str) -> Payload:
-        return Payload.of(blob=server.state.group("blob"))
-
-    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
-        return Payload.of(blob=payload.group("blob"), info={"samples": len(client.train)})
-
-    def merge(self, server: Server, replies: Replies) -> None:
-        for reply in replies:
-            server.state.put("blob", reply.payload.group("blob"))
-
-    def predictor(self, server: Server, client: Client | None = None) -> Predictor:
-        return Constant(len(server.classes))
-
-
-class Constant(Predictor):
-    """Always the same answer."""
-
-    def __init__(self, classes: int) -> None:
-        self.classes = classes
-
-    def predict(self, x: Tensor) -> Prediction:
-        return Prediction(torch.zeros(len(x), self.classes), torch.zeros(len(x), dtype=torch.float64))
-
-
-def blob(kilobytes: int, tensors: int) -> dict[str, Tensor]:
-    """So many kilobytes of noise in so many tensors."""
-    generator = torch.Generator().manual_seed(0)
-    length = kilobytes * 1000 // 4 // tensors
-    return {f"tensor-{i:04d}": torch.rand(length, generator=generator) for i in range(tensors)}
 
 
 # --- packing ----------------------------------------------------------------------------------------------

@@ -12,9 +12,11 @@ from rich.console import Console
 from fedwild import api
 from fedwild.batch import Planned, Progress, Watcher, carry_out
 from fedwild.batch_display import BatchDisplay
-from fedwild.errors import RoundFailed, UserError
+from fedwild.errors import UserError
 from fedwild.federation import Listener
 from fedwild.progress import duration
+from tests.conftest import unfinish
+from tests.tiny import fail_for_seed_0
 
 TINY = {
     "data": {"name": "synthetic:8x8x1:4:80", "known": 3},
@@ -55,22 +57,13 @@ def test_runs_are_done_in_order_and_kept_the_next_time(tmp_path: Path) -> None:
 
 
 def test_a_failure_stops_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start = api.start
-
-    def failing(config: Any, *rest: Any) -> Any:
-        if config.seed == 0:
-            raise RoundFailed("nobody answered")
-        return start(config, *rest)
-
-    monkeypatch.setattr(api, "start", failing)
+    fail_for_seed_0(monkeypatch)
     progress = carry_out(planned(tmp_path, 0, 1), Seen(), workers=0)
     assert {label: str(error) for label, error in progress.failures.items()} == {"seed 0": "nobody answered"}
     assert (tmp_path / "1" / "result.json").exists()
 
 
 def test_a_run_that_was_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.conftest import unfinish
-
     (item,) = planned(tmp_path, 0)
     carry_out([item], Seen(), workers=0)
     before = (item.folder / "model.safetensors").read_bytes()

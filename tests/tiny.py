@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
+from fedwild import api
 from fedwild.api import Run, configure
 from fedwild.config import Config
 from fedwild.data import ClientSplit, Dataset, Split
+from fedwild.errors import RoundFailed
 from fedwild.experiment import Experiment, fingerprint
 from fedwild.federation import Federation, Listener
 from fedwild.methods import METHODS
@@ -145,3 +148,15 @@ def model_bytes(folder: Path) -> bytes:
 
 def opened(folder: Path) -> Run:
     return Run(folder)
+
+
+def fail_for_seed_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have runs with seed 0 fail as if no client answered."""
+    start = api.start
+
+    def failing(config: Config, *rest: Any) -> Run:
+        if config.seed == 0:
+            raise RoundFailed("nobody answered")
+        return start(config, *rest)
+
+    monkeypatch.setattr(api, "start", failing)

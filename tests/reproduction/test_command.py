@@ -11,6 +11,7 @@ import pytest
 from fedwild import api
 from fedwild.papers import tables
 from tests.conftest import Cli, Refused
+from tests.tiny import fail_for_seed_0
 
 QUICK = ("--stand-in", "--workers", "0", "--quiet", "--scale", "0.005", "--set", "federation.clients=2")
 ROWS = {
@@ -88,16 +89,7 @@ def test_interrupted_work_goes_on_with_the_same_command(cli: Cli, monkeypatch: p
 
 
 def test_a_failed_run_is_told_and_the_others_go_on(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedwild.errors import RoundFailed
-
-    start = api.start
-
-    def failing(config: Any, *rest: Any) -> Any:
-        if config.seed == 0:
-            raise RoundFailed("nobody answered")
-        return start(config, *rest)
-
-    monkeypatch.setattr(api, "start", failing)
+    fail_for_seed_0(monkeypatch)
     outcome = cli(*ONE, *QUICK, "--seeds", "0,1", "--json")
     assert outcome.code == 1
     (cell,) = json.loads(outcome.out)["cells"]
