@@ -20,6 +20,8 @@ SHOWN = {
     "oscr": "OSCR",
     "open_macro_f1": "open macro-F1",
 }
+LENGTHS = ("width", "displacement")
+"""Figures that are multiples of something, not shares."""
 SHOWN_IF_THERE = {
     "novel_accuracy": "novel accuracy",
     "number_found": "novel classes",
@@ -140,8 +142,10 @@ def percent(value: float | None) -> str:
 
 
 def figure(key: str, value: float | None) -> str:
-    """A figure as people read it: numbers of things plainly, all others as a percentage."""
-    return f"{value:.0f}" if key.startswith("number_") and value is not None else percent(value)
+    """A figure as people read it: numbers of things and multiples plainly, all others as a percentage."""
+    if value is not None and key.startswith(("number_", *LENGTHS)):
+        return f"{value:.0f}" if key.startswith("number_") else f"{value:.2f}"
+    return percent(value)
 
 
 def shown(metrics: dict[str, Any]) -> dict[str, str]:

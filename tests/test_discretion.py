@@ -155,9 +155,9 @@ def test_a_long_text_is_cut() -> None:
 
 @pytest.mark.parametrize("part", ["1, ", "(", "'/", "\\", "a.", "ff ", "b'", "np.float32(", "\n", "'\\x00"])
 def test_even_a_hostile_text_takes_no_time(part: str) -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert len(told_outside(part * 300_000)) <= MOST_CHARACTERS
-    assert time.perf_counter() - begin < 2
+    assert time.process_time() - begin < 2
 
 
 @given(st.text(max_size=2000))

@@ -452,6 +452,6 @@ def test_report_on_two_hundred_thousand_samples_is_fast():
     rng = np.random.default_rng(0)
     n, k = 200_000, 10
     truth, logits = rng.integers(-1, k, n), rng.normal(size=(n, k))
-    started = time.perf_counter()
+    started = time.process_time()
     m.open_set_report(logits, -logits.max(axis=1), truth, logits.argmax(axis=1))
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -204,8 +205,6 @@ def test_what_cannot_be_tracked_is_refused_in_a_sentence(refused: Refused, finis
 
 
 def test_two_runs_of_one_name_cannot_share_a_place(refused: Refused, finished: Path, tmp_path: Path) -> None:
-    import shutil
-
     shutil.copytree(finished, tmp_path / "twin" / "finished")
     said = refused("track", "finished", "twin/finished", "--out", "both")
     assert "'finished' and 'twin/finished' would both be 'finished' in --out" in said
@@ -245,3 +244,13 @@ def test_every_round_can_be_seen_as_soon_as_it_is_done(tmp_path: Path) -> None:
     with tracked(look, True) as listener:
         api.run(tables, clients=2, rounds=3, workers=0, out=tmp_path / "run", listener=listener)
     assert seen == [[], [1], [1, 2]]
+
+
+def test_folders_that_hold_runs_are_looked_through(cli: Cli, finished: Path, tmp_path: Path) -> None:
+    deep = tmp_path / "runs" / "sweep-x" / "one"
+    shutil.copytree(finished, deep)
+    shutil.copytree(finished, tmp_path / "runs" / "two")
+    outcome = cli("track", tmp_path / "runs" / "sweep-x", tmp_path / "runs" / "two", tmp_path / "runs")
+    assert outcome.code == 0
+    assert (deep / "tensorboard").is_dir()
+    assert outcome.out.count("/tensorboard\n") == 2

@@ -65,13 +65,14 @@ def compare(
         format_of(file)
     comparison = compared(find_runs(runs), metrics or (), by or ())
     table = comparison.table()
-    for file in files or []:
-        write_table(table, file)
     if as_json:
         print(json.dumps({**comparison.described(), "files": [str(file) for file in files or []]}))
-        return
-    print_table(out, table)
+    else:
+        print_table(out, table)
     for file in files or []:
+        write_table(table, file)
+        if as_json:
+            continue
         out.print(f"table written to {file}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -133,7 +134,9 @@ def sweep(
     show_sweep(plan, record, progress.failures, metrics or [], rows == "runs", as_json)
     if report:
         with working(quiet) as work:
-            sweeps.write_reports(plan, record, work)
+            missing = sweeps.write_reports(plan, record, work)
+        for folder, reason in missing.items():
+            print(f"warning: the report of {folder} could not be written: {reason}", file=sys.stderr)
     if progress.failures:
         failed = f"{len(progress.failures)} of {len(plan.runs)} runs failed: {', '.join(progress.failures)}"
         print(f"{failed}; {plan.folder / 'runs.csv'} says why, and the same command tries again.", file=sys.stderr)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedwild.cli.options import Json, Names, Quiet, Settings, Words, Workers, err, out, real, whole
+from fedwild.cli.options import Json, Names, Quiet, Settings, Words, Workers, err, number, out, real, refuse
 from fedwild.errors import UserError
 
 if TYPE_CHECKING:
     from fedwild.papers import Table
     from fedwild.reproduction import Outcome, Plan
+    from fedwild.tables import ResultTable
 
 
 def reproduce(
@@ -68,33 +70,45 @@ def reproduce(
       fedwild reproduce gains/table1 --only setting=reviews-dvd-books --seeds 0,1,2 --out gains.md
     """
     from fedwild import papers
-    from fedwild.reproduction import outcomes_of, plan
+    from fedwild.reproduction import outcomes_of, plan, result_table
     from fedwild.tables import format_of
 
-    if listing:
-        show_list(name, only, as_json)
-        return
-    if name is None:
-        raise UserError("TABLE is missing: name one, such as fedov/table1; `fedwild reproduce --list` shows all.")
     targets = [Path(file) for file in files or []]
     for target in targets:
         format_of(target)
+    if listing:
+        refuse({"--scale": scale, "--seeds": seeds, "--set": settings, "--workers": workers}, "not with --list")
+        refuse({"--only": only if name is None else None}, "with a TABLE")
+        show_list(name, only, targets, as_json)
+        return
+    if name is None:
+        raise UserError("TABLE is missing: name one, such as fedov/table1; `fedwild reproduce --list` shows all.")
+    count = None if workers is None else number("--workers", workers, 0, range(257))
     table = chosen(papers.table(name), only)
     todo = plan(table, out_folder, share_of(scale), seeds_of(seeds), stand_in, settings or [])
     if not todo.runs:
         waits = "; ".join(f"{reason} ({count} cells)" for reason, count in todo.reasons.items())
         raise UserError(f"{table.name}: none of the chosen cells can be run here. They wait for {waits}.")
-    failures = {} if dry_run else carried_out(todo, whole(workers), quiet)
-    show(todo, outcomes_of(todo, failures), targets, dry_run, as_json)
+    failures = {} if dry_run else carried_out(todo, out_folder, count, quiet)
+    outcomes = outcomes_of(todo, failures)
+    shown = result_table(todo, outcomes)
+    show(todo, outcomes, shown, failures, dry_run, as_json)
+    write(shown, targets, as_json)
+    for label, problem in failures.items():
+        print(f"failed: {label}: {problem}", file=sys.stderr)
     if failures:
         raise typer.Exit(1)
 
 
-def carried_out(todo: Plan, workers: int | None, quiet: bool) -> dict[str, UserError]:
+def carried_out(todo: Plan, folder: Path, workers: int | None, quiet: bool) -> dict[str, UserError]:
     """Do what is not done yet; what ended runs, by label."""
     from fedwild.batch import carry_out
     from fedwild.batch_display import BatchDisplay
 
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--runs {str(folder)!r} cannot be made: {error.strerror or error}.") from None
     try:
         with BatchDisplay(err, quiet) as display:
             return carry_out(todo.runs, display, workers).failures
@@ -103,15 +117,18 @@ def carried_out(todo: Plan, workers: int | None, quiet: bool) -> dict[str, UserE
         raise typer.Exit(130) from None
 
 
-def show(todo: Plan, outcomes: list[Outcome], targets: list[Path], dry_run: bool, as_json: bool) -> None:
-    """The table on the terminal or as JSON, and in files."""
-    from fedwild.reproduction import result_table
+def show(
+    todo: Plan,
+    outcomes: list[Outcome],
+    shown: ResultTable,
+    failures: dict[str, UserError],
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """The table on the terminal or as JSON."""
     from fedwild.runs.events import without_nan
-    from fedwild.tables import print_table, write_table
+    from fedwild.tables import print_table
 
-    shown = result_table(todo, outcomes)
-    for target in targets:
-        write_table(shown, target)
     if as_json:
         about: dict[str, Any] = {
             "table": todo.table.name,
@@ -119,6 +136,7 @@ def show(todo: Plan, outcomes: list[Outcome], targets: list[Path], dry_run: bool
             "runs": {str(run.folder): run.is_done for run in todo.runs},
             "cells": [outcome.described() for outcome in outcomes],
             "notes": shown.notes,
+            "failures": {label: str(problem) for label, problem in failures.items()},
         }
         print(json.dumps(without_nan(about)))
         return
@@ -127,21 +145,30 @@ def show(todo: Plan, outcomes: list[Outcome], targets: list[Path], dry_run: bool
             line = f"{'done' if run.is_done else 'to do'}  {run.folder}  {run.label}"
             out.print(line, highlight=False, markup=False, soft_wrap=True)
     print_table(out, shown)
+
+
+def write(table: ResultTable, targets: list[Path], as_json: bool) -> None:
+    """The table in files, after it was shown: should one be unwritable now, nothing is lost."""
+    from fedwild.tables import write_table
+
     for target in targets:
-        out.print(f"written to {target}", highlight=False, markup=False, soft_wrap=True)
+        write_table(table, target)
+        if not as_json:
+            out.print(f"written to {target}", highlight=False, markup=False, soft_wrap=True)
 
 
-def show_list(name: str | None, only: str | None, as_json: bool) -> None:
+def show_list(name: str | None, only: str | None, targets: list[Path], as_json: bool) -> None:
     """All tables, or the rows of one."""
     from fedwild import papers
     from fedwild.reproduction.listing import cells_listed, described, tables_listed, waiting_lines
     from fedwild.tables import print_table, terminal_table
 
     tables = [chosen(papers.table(name), only)] if name is not None else papers.tables()
+    listed = cells_listed(tables[0]) if name is not None else tables_listed(tables)
     if as_json:
         print(json.dumps([described(table) for table in tables]))
+        write(listed, targets, as_json)
         return
-    listed = cells_listed(tables[0]) if name is not None else tables_listed(tables)
     if out.is_terminal:
         # Words wrap: captions are long, and lines for each table would be many.
         out.print(terminal_table(listed))
@@ -151,6 +178,7 @@ def show_list(name: str | None, only: str | None, as_json: bool) -> None:
         out.print("Waiting for:", highlight=False)
         for line in waiting_lines(tables):
             out.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+    write(listed, targets, as_json)
 
 
 def chosen(table: Table, only: str | None) -> Table:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedwild.cli.options import Json, PathOption, Quiet, out
+from fedwild.comparison.reading import run_folders
 from fedwild.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def track(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, finished or not.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, finished or not, or folders that hold some.")
+    ],
     out_folder: Annotated[
         PathOption, typer.Option("--out", metavar="DIR", help="Where to make a folder for each run (RUN/tensorboard).")
     ] = None,
@@ -38,7 +41,7 @@ def track(
     from fedwild.tracking import TENSORBOARD, file_writer, write_event_file
 
     file_writer()
-    runs = [RunFolder.open(folder) for folder in folders]
+    runs = [RunFolder.open(folder) for folder in all_runs(folders)]
     if out_folder is None:
         written = [run.path / TENSORBOARD for run in runs]
     else:
@@ -56,6 +59,16 @@ def track(
         logdir = out_folder or common(written)
         out.print("\n".join(map(str, written)), highlight=False, markup=False, soft_wrap=True)
         out.print(f"look at them: `tensorboard --logdir {logdir}`", highlight=False, markup=False, soft_wrap=True)
+
+
+def all_runs(places: list[Path]) -> list[Path]:
+    """The run folders that the places are or hold, each once; a place without any is named."""
+    found: dict[Path, Path] = {}
+    for place in places:
+        # What is no folder of runs is opened as a run, which says what is wrong with it.
+        for folder in (list(run_folders(place)) if place.is_dir() else []) or [place]:
+            found.setdefault(folder.resolve(), folder)
+    return list(found.values())
 
 
 def in_peace(run: RunFolder) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fedwild.comparison.reading import COSTS, FinishedRun
 from fedwild.comparison.significance import deviation, mean
-from fedwild.console import SHOWN, SHOWN_IF_THERE, shown, size
+from fedwild.console import LENGTHS, SHOWN, SHOWN_IF_THERE, shown, size
 from fedwild.errors import unknown_name
 
 LABELS = {
@@ -19,7 +19,7 @@ LABELS = {
 }
 BETTER_SMALL = ("fpr95_", "forgetting", *COSTS)
 COUNTS = ("number_", "rounds", "clients")
-NEITHER = (*COUNTS, "openness")
+NEITHER = (*COUNTS, *LENGTHS, "openness", "boundary", "largest_", "moved_")
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Column:
     def _scale(self) -> tuple[int, str]:
         if self.key == "seconds":
             return 1, " s"
-        return (1, "") if self._plain_key.startswith(COUNTS) else (100, " %")
+        return (1, "") if self._plain_key.startswith((*COUNTS, *LENGTHS)) else (100, " %")
 
 
 def columns_for(runs: Sequence[FinishedRun], metrics: Iterable[str] = ()) -> list[Column]:

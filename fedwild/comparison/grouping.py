@@ -74,8 +74,22 @@ def named(groups: Sequence[Mapping[int, FinishedRun]], by: Sequence[str] = ()) -
     for name in names:
         alike = [other for other, theirs in zip(groups, names, strict=True) if theirs == name]
         told.append((*keys, *(key for key in differing(alike) if key not in keys)))
-    final = phrases(list(zip(settings, told, strict=True)))
+    final = told_apart(phrases(list(zip(settings, told, strict=True))), groups)
     return [Group(name, dict(group), own) for name, group, own in zip(final, groups, told, strict=True)]
+
+
+def told_apart(names: list[str], groups: Sequence[Mapping[int, FinishedRun]]) -> list[str]:
+    """Names of which no two are equal: those that are get the settings that only some of their runs have.
+
+    An older fedwild may have had fewer settings, and a network of one's own may be given some or not.
+    """
+    final, settings = [], [next(iter(group.values())).settings for group in groups]
+    for name, own in zip(names, settings, strict=True):
+        alike = [other for other, theirs in zip(settings, names, strict=True) if theirs == name]
+        partly = sorted({key for some in alike for key in some if any(key not in other for other in alike)})
+        more = [f"{key}={plain(own[key]) if key in own else 'unset'}" for key in partly] if len(alike) > 1 else []
+        final.append(" ".join([name, *more]))
+    return final
 
 
 def labelled(runs: Iterable[FinishedRun], labels: Mapping[Path, str], told: Iterable[str]) -> list[Group]:
@@ -114,4 +128,5 @@ def plain(value: Any, in_full: bool = False) -> str:
     """A setting's value in a name; of a path its last part, unless it is wanted in full."""
     if isinstance(value, str):
         return Path(value).name if value.startswith("/") and not in_full else value
-    return "none" if value is None else json.dumps(value, ensure_ascii=False)
+    # A date is a value that TOML has and JSON has not.
+    return "none" if value is None else json.dumps(value, ensure_ascii=False, default=str)

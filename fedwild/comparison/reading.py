@@ -71,7 +71,8 @@ def read_run(folder: Path) -> FinishedRun:
     settings = facts.get("config")
     if not isinstance(settings, dict) or not isinstance(settings.get("seed"), int):
         raise UserError(f"{str(folder / 'run.json')!r} does not say which settings the run had: it cannot be compared.")
-    if not isinstance(result.get("metrics"), dict):
+    by = result.get("by") or {}
+    if not isinstance(result.get("metrics"), dict) or not isinstance(by, dict) or not _are_tables(by.values()):
         raise UserError(f"{str(folder / 'result.json')!r} is damaged: delete it, then `fedwild resume {folder}`.")
     return FinishedRun(folder, settings["seed"], _flat(settings), facts.get("data"), figures_of(result))
 
@@ -81,6 +82,10 @@ def figures_of(result: dict[str, Any]) -> dict[str, float | None]:
     plain = {key: result.get(key) for key in (*COSTS, "rounds", "clients") if key in result}
     by = {f"by.{who}.{key}": value for who, own in (result.get("by") or {}).items() for key, value in own.items()}
     return {key: value for key, value in {**result["metrics"], **plain, **by}.items() if _is_figure(value)}
+
+
+def _are_tables(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, dict) for value in values)
 
 
 def _order(run: FinishedRun) -> tuple[Any, ...]:

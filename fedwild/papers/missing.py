@@ -16,7 +16,7 @@ def missing_data(settings: Mapping[str, Any]) -> str | None:
     newcomers = [newcomer["name"] for newcomer in data.get("newcomers", {}).values()]
     names = dict.fromkeys([*([name] if isinstance(name, str) else name), *newcomers])
     reasons = [reason for name in names if (reason := _why_missing(name))]
-    return f"data: {'; '.join(reasons)}" if reasons else None
+    return "; ".join(f"data: {reason}" for reason in reasons) or None
 
 
 def is_missing(name: str) -> bool:

@@ -104,15 +104,17 @@ class History:
 
     @cached_property
     def clients(self) -> dict[str, ClientRecord]:
-        """By name, in the order of names."""
+        """By name, in the order of names: costs of the run's own rounds, losses of all."""
         records: dict[str, ClientRecord] = {}
         for event in self.of("client", "client-failed"):
             record = records.setdefault(str(event["client"]), ClientRecord())
-            record.seconds += float(event.get("seconds") or 0)
-            record.bytes_up += int(event.get("bytes_up") or 0)
-            record.bytes_down += int(event.get("bytes_down") or 0)
-            if event["event"] == "client-failed":
-                record.failures += 1
+            failed = event["event"] == "client-failed"
+            if event["index"] >= self.first_index:
+                record.seconds += float(event.get("seconds") or 0)
+                record.bytes_up += int(event.get("bytes_up") or 0)
+                record.bytes_down += int(event.get("bytes_down") or 0)
+                record.failures += failed
+            if failed:
                 continue
             info, number = event.get("info") or {}, event["index"] + 1
             record.infos[number] = info

@@ -32,7 +32,7 @@ def page_of(facts: Facts) -> str:
     )
     body = tag(
         "body",
-        header(facts),
+        guarded("the title", lambda: header(facts)),
         tag("nav", *(tag("a", section.title, href=f"#{section.id}") for section in shown)),
         tag("main", *state(facts), guarded("key figures", lambda: tiles(facts)), *bodies),
         tag("footer", f"Made by fedwild {fedwild.__version__} from the run folder {facts.run.path}."),

@@ -72,7 +72,12 @@ def described(table: Table) -> dict[str, Any]:
 
 
 def _waits(group: dict[str, list[str]]) -> str:
-    return "; ".join(f"{', '.join(values)} ({reason.partition(': ')[2]})" for reason, values in group.items())
+    return "; ".join(f"{', '.join(values)} ({without_kinds(reason)})" for reason, values in group.items())
+
+
+def without_kinds(reason: str) -> str:
+    """What is waited for, without the words that say of what kind each thing is."""
+    return "; ".join(part.partition(": ")[2] or part for part in reason.split("; "))
 
 
 def _count(number: int) -> Shown:

@@ -10,6 +10,7 @@ from typing import Any
 from fedwild.batch import Planned
 from fedwild.errors import UserError
 from fedwild.pictures.drawing import counted
+from fedwild.reproduction.listing import without_kinds
 from fedwild.reproduction.plan import Entry, Plan
 from fedwild.runs.folder import RunFolder
 from fedwild.tables import Cell as Shown
@@ -66,7 +67,14 @@ def outcomes_of(plan: Plan, failures: dict[str, UserError]) -> list[Outcome]:
 
 
 def _result(run: Planned) -> dict[str, Any] | None:
-    return RunFolder.open(run.folder).result() if run.is_done else None
+    """A finished run's result, with the figures that measures ask for."""
+    if not run.is_done:
+        return None
+    result = RunFolder.open(run.folder).result()
+    if result is not None and not (isinstance(result.get("metrics"), dict) and isinstance(result.get("by"), dict)):
+        path = run.folder / "result.json"
+        raise UserError(f"{str(path)!r} is damaged: delete it, then `fedwild resume {run.folder}`.")
+    return result
 
 
 def _outcome(entry: Entry, results: dict[Any, dict[str, Any] | None], failures: dict[str, UserError]) -> Outcome:
@@ -118,7 +126,11 @@ def _figures(outcome: Outcome) -> tuple[Shown, Shown, Shown]:
 
 def _title(plan: Plan) -> str:
     number = f" (Table {plan.table.number})" if plan.table.number else ""
-    return f"{plan.table.name}{number}: {plan.table.caption}; at scale {plan.scale:g}"
+    keys = plan.table.keys
+    fixed = [f"{key}={values[0]}" for key, values in keys.items() if len(values) == 1]
+    # Where nothing varies, the row itself has them.
+    chosen = f"; {', '.join(fixed)}" if fixed and len(fixed) < len(keys) else ""
+    return f"{plan.table.name}{number}: {plan.table.caption}{chosen}; at scale {plan.scale:g}"
 
 
 def _notes(plan: Plan, outcomes: list[Outcome]) -> tuple[str, ...]:
@@ -136,7 +148,7 @@ def _notes(plan: Plan, outcomes: list[Outcome]) -> tuple[str, ...]:
     if others:
         notes.append(f"{STAND_IN} not the paper's data: {'; '.join(others)}.")
     if plan.reasons:
-        waits = [f"{reason.partition(': ')[2]} ({counted(cells, 'cell')})" for reason, cells in plan.reasons.items()]
+        waits = [f"{without_kinds(reason)} ({counted(cells, 'cell')})" for reason, cells in plan.reasons.items()]
         notes.append(f"Waiting: {'; '.join(waits)}.")
     if plan.table.note:
         notes.append(plan.table.note)
@@ -144,7 +156,7 @@ def _notes(plan: Plan, outcomes: list[Outcome]) -> tuple[str, ...]:
 
 
 def _short(reason: str) -> str:
-    """What fits into a cell; notes say all of it."""
+    """What fits into a cell: all of it is told at the end, or in the notes."""
     return "waits" if reason.startswith("waits") else reason if len(reason) <= 40 else f"{reason[:37]}..."
 
 

@@ -20,7 +20,7 @@ def scaled(config: Config, scale: float) -> Config:
     before = method.get("rounds", 1)
     rounds = {key: _times(value, scale) for key, value in method.items() if key.endswith("rounds")}
     after = rounds.get("rounds", 1)
-    rest = min(1.0, scale * before / after)
+    rest = min(1.0, scale * before) if after == 1 else 1.0
     epochs = {key: _times(value, rest) for key, value in method.items() if key.endswith("epochs")}
     method |= rounds | epochs
     arrivals = table["federation"]["arrivals"]

@@ -65,7 +65,10 @@ NEEDED = {
 
 def is_whole(row: Any) -> bool:
     """Whether a line is an event with all that belongs to it, and not what a crash or a hand left of one."""
-    return isinstance(row, dict) and "event" in row and all(key in row for key in NEEDED.get(row["event"], ()))
+    if not isinstance(row, dict) or not isinstance(row.get("event"), str):
+        return False
+    needed = NEEDED.get(row["event"], ())
+    return all(key in row for key in needed) and ("index" not in needed or isinstance(row["index"], int))
 
 
 def without_nan(value: Any) -> Any:

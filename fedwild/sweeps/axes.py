@@ -176,6 +176,7 @@ def _named_twice(axes: Axes, fixed: Table) -> list[str]:
     return [
         *(f"{key} is in the grid and in a variant: only one of them can vary it." for key in sorted(twice)),
         *(f"--set {key} is not allowed: the sweep varies it." for key in axes.varied() if key in given),
+        *(["--set seed is not allowed: the sweep varies it."] if axes.seeds and "seed" in given else []),
     ]
 
 

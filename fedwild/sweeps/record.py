@@ -110,7 +110,7 @@ def _earlier_rows(path: Path) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = content["rows"]
         assert all(isinstance(row["runs"], dict) and "label" in row for row in rows)
         return rows
-    except (ValueError, KeyError, TypeError, AssertionError):
+    except (OSError, ValueError, KeyError, TypeError, AssertionError):
         raise UserError(f"{str(path)!r} is damaged: delete it, and the runs beside it are found again.") from None
 
 

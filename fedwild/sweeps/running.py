@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from fedwild.batch import Planned, Progress, Watcher, carry_out
 from fedwild.comparison import Comparison, comparison, labelled
@@ -117,9 +118,14 @@ def write_tables(sweep: Sweep, table: ResultTable) -> None:
         write_table(table, sweep.folder / f"table.{format}")
 
 
-def write_reports(sweep: Sweep, record: Record, work: WorkDisplay) -> None:
-    """The reports of finished runs that have none."""
+def write_reports(sweep: Sweep, record: Record, work: WorkDisplay) -> dict[Path, str]:
+    """The reports of finished runs that have none; why some could not be written, by run folder."""
+    missing = {}
     waiting = [run for run in sweep.runs if record.finished(run) and not (run.folder / "report.html").exists()]
     for number, run in enumerate(waiting):
         work.tell("writing reports", number, len(waiting))
-        write_report(run.folder)
+        try:
+            write_report(run.folder)
+        except Exception as error:
+            missing[run.folder] = " ".join(str(error).split()) or type(error).__name__
+    return missing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from fedwild.errors import UserError
@@ -16,6 +17,9 @@ def format_of(path: Path) -> str:
         raise UserError(f"--out {str(path)!r} is not allowed: it must end with .{', .'.join(FORMATS)}.")
     if path.is_dir():
         raise UserError(f"--out {str(path)!r} is a folder: name a file.")
+    parent = next(folder for folder in path.absolute().parents if folder.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise UserError(f"--out {str(path)!r} cannot be written: nothing can be put into {str(parent)!r}.")
     return format
 
 
@@ -27,6 +31,7 @@ def write_table(table: ResultTable, path: Path) -> None:
     text = FORMATS[format_of(path)](table)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text.encode(), durable=False)
+        # A folder's name may have characters that UTF-8 has not.
+        write_atomically(path, text.encode(errors="replace"), durable=False)
     except OSError as error:
         raise UserError(f"--out {str(path)!r} cannot be written: {error.strerror or error}.") from None

@@ -272,3 +272,9 @@ def test_settings_of_training_data_alone_are_no_reason_for_a_note(tmp_path: Path
     made_run(tmp_path / "a", settings={"data": {"train_samples": 10}}, data="small")
     made_run(tmp_path / "b", settings={"data": {"train_samples": 99}}, data="large")
     assert data_notes(tmp_path) == []
+
+
+@pytest.mark.parametrize("key", ["width", "displacement", "boundary", "largest_p", "moved_fc"])
+def test_figures_that_only_describe_a_method_are_neither_better_large_nor_small(key: str) -> None:
+    assert Column(key).better is None
+    assert Column(key).text([0.5], 1) == ("0.5" if key in ("width", "displacement") else "50.0 %")

@@ -374,7 +374,7 @@ def test_of_a_killed_run_nothing_is_left_and_its_own_method_was_found(tmp_path: 
 def test_nobody_at_the_address_is_one_sentence(refused: Refused) -> None:
     begin = time.monotonic()
     said = refused("run", *TINY, "--set", "engine.name=ray", "--set", "engine.address=127.0.0.1:1")
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 60
     (line,) = said.splitlines()
     assert line.startswith("error: engine.address = '127.0.0.1:1': nothing listens there")
     assert f"Ray {ray.__version__}" in line

@@ -48,21 +48,22 @@ def secure(folder: Path, name: str) -> list[object]:
 
 @pytest.mark.real_sites
 def test_a_killed_coordinator_goes_on_and_strangers_stay_outside(tmp_path: Path) -> None:
-    files, config = site_files(tmp_path, ["a", "b"]), config_file(tmp_path, rounds=5)
+    files, config = site_files(tmp_path, ["a", "b"]), config_file(tmp_path, rounds=3)
     make_keys(tmp_path / "keys", [], ["a", "b", "c"])
     make_keys(tmp_path / "others", [], ["mallory"])
     address = f"127.0.0.1:{free_port()}"
     with stage(tmp_path) as programs:
         command = fedwild("coordinate", config, "--listen", address, "--certificates", "keys", "--out", "run")
         first = programs.start(command, "coordinator")
-        for name in ("a", "b"):
-            programs.site(name, files[name], address, *secure(tmp_path, name))
-        first.wait_for("round 1/5")
-        assert gone_soon(first.kill())
+        sites = {name: programs.site(name, files[name], address, *secure(tmp_path, name)) for name in ("a", "b")}
+        first.wait_for("round 1/3")
+        assert gone_soon([*first.kill(), *sites["b"].kill()])
         again = programs.start(fedwild("resume", "run"), "resumed")
+        # It waits for b, and meanwhile greets whoever comes.
         again.wait_for("sites are expected")
         assert_strangers_are_refused(programs, tmp_path, files["a"], address)
         assert_only_sites_are_served(tmp_path, address)
+        programs.site("b", files["b"], address, *secure(tmp_path, "b"), said="site-b-again")
         assert again.ended() == 0, again.said()
         assert "going on with round" in again.said()
         assert "a site is refused: its key is registered for 'c', and it calls itself 'd'" in again.said()

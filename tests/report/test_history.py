@@ -58,3 +58,10 @@ def test_rounds_of_the_run_before_cost_this_one_nothing() -> None:
     assert list(costs) == ["tune"]
     assert (costs["tune"].rounds, costs["tune"].train_seconds) == (1, 4)
     assert (costs["tune"].bytes_up, costs["tune"].bytes_down) == (100, 205)
+
+
+def test_rounds_of_the_run_before_cost_its_clients_nothing() -> None:
+    clients = History(EVENTS, first_index=1).clients
+    assert (clients["b"].bytes_up, clients["b"].seconds) == (100, 0)
+    assert clients["b"].losses[1] == 2.0
+    assert (clients["a"].bytes_down, clients["a"].failures) == (5, 1)

@@ -163,3 +163,65 @@ def test_a_folder_in_the_way_is_that_runs_failure(cli: Cli) -> None:
     outcome = cli(*ONE, *QUICK, "--json")
     assert outcome.code == 1
     assert "is not a run folder" in json.loads(outcome.out)["cells"][0]["problem"]
+
+
+def test_why_a_run_failed_is_told_whole_and_to_programs_too(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_for_seed_0(monkeypatch)
+    outcome = cli(*ONE, *QUICK, "--seeds", "0,1", "--json")
+    assert outcome.code == 1
+    assert outcome.err == "failed: mnist, dir0.5, close-set, seed 0: nobody answered\n"
+    assert json.loads(outcome.out)["failures"] == {"mnist, dir0.5, close-set, seed 0": "nobody answered"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--workers", "many"), "--workers many is not allowed"),
+        (("--runs", "/proc/nothing"), "--runs '/proc/nothing' cannot be made"),
+        (("--out", "/dev/null/t.md"), "--out '/dev/null/t.md' cannot be written"),
+    ],
+)
+def test_what_would_spoil_all_runs_is_refused_before_the_first(
+    refused: Refused, arguments: tuple[str, str], said: str
+) -> None:
+    rest = [word for word in QUICK if word not in ("--workers", "0")]
+    assert said in refused(*ONE, *rest, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--only", "data=mnist"), "--only data=mnist is not allowed: it goes with a TABLE"),
+        (("fedov/table1", "--scale", "0.1"), "--scale 0.1 is not allowed: it goes not with --list"),
+        (("fedov/table1", "--seeds", "1"), "--seeds 1 is not allowed"),
+    ],
+)
+def test_options_that_a_list_does_not_heed_are_refused(refused: Refused, arguments: tuple[str, ...], said: str) -> None:
+    assert said in refused("reproduce", "--list", *arguments)
+
+
+def test_a_list_can_be_written(cli: Cli) -> None:
+    outcome = cli("reproduce", "fedov/table1", "--list", "--out", "list.md")
+    assert outcome.code == 0
+    assert "waiting" in Path("list.md").read_text()
+    assert "written to list.md" in outcome.out
+
+
+def test_a_table_of_some_cells_says_which(cli: Cli) -> None:
+    chosen = ("reproduce", "fedov/table1", "--only", "data=mnist,partition=c2", *QUICK, "--dry-run")
+    assert cli(*chosen, "--out", "some.md").code == 0
+    assert "data=mnist, partition=c2; at scale 0.005" in Path("some.md").read_text()
+
+
+def test_what_data_is_missing_is_counted_once(cli: Cli) -> None:
+    said = [line.strip() for line in cli("reproduce", "--list").out.splitlines() if "is not on this machine" in line]
+    assert said
+    assert all(line.startswith("data: ") for line in said)
+    assert len({line.partition(" (")[0] for line in said}) == len(said)
+
+
+def test_a_finished_run_whose_result_was_damaged_is_named(cli: Cli, refused: Refused) -> None:
+    told(cli, *ONE, *QUICK)
+    (folder,) = Path("runs/reproduce").iterdir()
+    (folder / "result.json").write_text("{}")
+    assert "result.json' is damaged: delete it" in refused(*ONE, *QUICK)

@@ -64,3 +64,8 @@ def test_nothing_but_work_changes() -> None:
     before, after = config.table(), scaled(config, 0.1).table()
     del before["method"]["rounds"], after["method"]["rounds"]
     assert before == after
+
+
+@pytest.mark.parametrize("scale", [0.05, 0.25, 0.37])
+def test_rounds_that_are_rounded_up_take_nothing_from_the_epochs(scale: float) -> None:
+    assert method_at(scale, name="gal-paper", rounds=30, epochs=10)["epochs"] == 10

@@ -322,3 +322,39 @@ def test_a_damaged_sweep_json_is_named(sweep: Callable[..., Outcome], refused: R
 def test_run_says_which_command_a_sweep_is_for(refused: Refused) -> None:
     Path("s.toml").write_text(SWEEP)
     assert "it is for `fedwild sweep CONFIG.toml`" in refused("run", "s.toml", "--quiet")
+
+
+def test_a_sweep_json_that_cannot_be_read_is_named(sweep: Callable[..., Outcome], refused: Refused) -> None:
+    assert sweep("--quiet").code == 0
+    Path("runs/sweep-s/sweep.json").unlink()
+    Path("runs/sweep-s/sweep.json").mkdir()
+    assert "sweep.json' is damaged" in refused("sweep", "s.toml", "--quiet")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--grid", "data.name=2024-01-01,2024-02-01"), "data.name"),
+        (("--set", "seed=7", "--seeds", "2"), "--set seed is not allowed: the sweep varies it"),
+    ],
+)
+def test_odd_values_and_seeds_given_twice_are_refused(refused: Refused, arguments: tuple[str, ...], said: str) -> None:
+    assert said in refused("sweep", *arguments, "--dry-run", "--quiet")
+
+
+def test_a_report_that_fails_stops_no_other(sweep: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedwild.sweeps import running
+
+    write, seen = running.write_report, []
+
+    def failing(folder: Path) -> Path:
+        seen.append(folder)
+        if len(seen) == 1:
+            raise OSError("the disk is full")
+        return write(folder)
+
+    monkeypatch.setattr(running, "write_report", failing)
+    outcome = sweep("--quiet", "--report")
+    assert outcome.code == 0
+    assert f"warning: the report of {seen[0]} could not be written: the disk is full" in outcome.err
+    assert [(folder / "report.html").exists() for folder in seen] == [False, True, True, True]

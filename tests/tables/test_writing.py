@@ -36,3 +36,16 @@ def test_a_place_that_cannot_be_written_is_refused_in_a_sentence(tmp_path: Path)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         write_table(TABLE, tmp_path / "file" / "x.csv")
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written: nothing can be put into"):
+        format_of(tmp_path / "file" / "deep" / "t.md")
+
+
+def test_a_name_that_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
+    name = b"caf\xe9".decode("utf-8", "surrogateescape")
+    for format in FORMATS:
+        write_table(ResultTable(name, ("a",), ((words(name),),), (name,)), tmp_path / f"t.{format}")
+        assert (tmp_path / f"t.{format}").read_text().count("caf") >= 1

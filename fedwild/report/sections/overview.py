@@ -23,7 +23,7 @@ def tiles(facts: Facts) -> Html:
     """The key figures in a row."""
     metrics = facts.metrics
     pairs = [(label, figure(key, metrics.get(key))) for key, label in shown(metrics).items()]
-    seconds = sum(row.seconds + row.evaluation_seconds for row in facts.history.rounds)
+    seconds = sum(cost.train_seconds + cost.evaluation_seconds for cost in facts.history.costs.values())
     up = sum(cost.bytes_up for cost in facts.history.costs.values())
     down = sum(cost.bytes_down for cost in facts.history.costs.values())
     if facts.result is not None:
