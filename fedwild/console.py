@@ -111,7 +111,7 @@ class RunDisplay:
             info = event["info"]
             loss = f", loss {info['loss']:.3f}" if isinstance(info.get("loss"), float) else ""
             self._say(
-                f"  {event['client']}: {info['samples']} samples{loss}, {event['seconds']:.2f} s "
+                f"  {event['client']}: {info.get('samples', '?')} samples{loss}, {event['seconds']:.2f} s "
                 f"({self._progress.clients_done}/{self._progress.clients})"
             )
         for note in event.get("notes", []):

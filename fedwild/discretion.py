@@ -14,6 +14,8 @@ NUMBERS_LEFT_OUT = "[...]"
 
 _TRACEBACK = "Traceback (most recent call last)"
 _BYTES_LITERAL = re.compile(r"""(?<![\w./\\'"-])b(['"])(?:\\.|(?!\1)[^\\])*\1""")
+# One that was cut off, which has no end.
+_CUT_LITERAL = re.compile(r"""(?<![\w./\\'"-])b(['"])(?:\\.|(?!\1)[^\\])*\\?\Z""")
 _ESCAPED_BYTE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4})")
 # Base64 in lines, the last of which may be as short as a word.
 _WRAPPED = re.compile(r"[A-Za-z0-9+/=_-]{41,}(?:\r?\n[A-Za-z0-9+/=_-]+)+")
@@ -33,8 +35,9 @@ def told_outside(text: str) -> str:
     Tracebacks, bytes, encoded data and sequences of three or more numbers are left out, and of a file's path all but
     its last part. Words, names and single numbers stay: an error must still tell what is wrong.
     """
-    line = _without_traceback(text)[:LOOKED_AT]
-    for data in (_BYTES_LITERAL, _WRAPPED, _HEX_BYTES):
+    line = _without_traceback(text)
+    was_cut, line = len(line) > LOOKED_AT, line[:LOOKED_AT]
+    for data in (_BYTES_LITERAL, *([_CUT_LITERAL] if was_cut else []), _WRAPPED, _HEX_BYTES):
         line = data.sub(LEFT_OUT, line)
     line = " ".join(LEFT_OUT if _holds_bytes(word) else word for word in line.split())
     line = _QUOTED.sub(lambda found: f"{found[1]}{_last_part(found[2])}{found[1]}", line)

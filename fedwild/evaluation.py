@@ -192,11 +192,11 @@ def validation_scores(
     for answer in run(jobs):
         name = answer.job.client or ""
         try:
-            values = read(answer).tensors["unknown"].numpy()
+            values = read(answer).tensors["unknown"].double().numpy()
             if values.ndim != 1 or np.isnan(values).any():
                 raise UserError(f"the validation scores of {name} are not a list of numbers")
             scores[name] = values
-        except (UserError, BadReply, KeyError) as problem:
+        except (UserError, BadReply, KeyError, TypeError, ValueError) as problem:
             server.note(f"{name} is left out of the threshold: {problem}")
     return scores
 

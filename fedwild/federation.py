@@ -444,8 +444,10 @@ def told(info: dict[str, Any]) -> dict[str, Any]:
     def plain(value: Any) -> bool:
         return isinstance(value, (int, float, bool, type(None))) or (isinstance(value, str) and len(value) <= 200)
 
+    # What the display shows comes first, whatever else a client says.
+    ordered: dict[str, Any] = {key: info[key] for key in ("samples", "loss") if key in info} | info
     return {
         key: value
-        for key, value in list(info.items())[:100]
+        for key, value in list(ordered.items())[:100]
         if plain(value) or (isinstance(value, list) and len(value) <= 100 and all(map(plain, value)))
     }

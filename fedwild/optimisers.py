@@ -35,6 +35,11 @@ class SGD:
     def step(self) -> None:
         moving = [(i, p, p.grad) for i, p in enumerate(self.parameters) if p.grad is not None]
         velocities = [self.velocity.get(i) for i, _, _ in moving]
+        if self.velocity:
+            # A gradient that comes later than the others' first finds its parameter at rest.
+            velocities = [
+                torch.zeros_like(p) if v is None else v for (_, p, _), v in zip(moving, velocities, strict=True)
+            ]
         sgd(
             [p for _, p, _ in moving],
             [gradient for _, _, gradient in moving],

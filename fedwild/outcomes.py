@@ -61,6 +61,10 @@ def report_of(method: Method, server: Server, outcome: Outcome) -> Payload:
     return Payload(info={"samples": len(truth), "figures": told, "classes": counts})
 
 
+LARGEST = 1e300
+"""No figure is beyond it, and whatever is within can be a float."""
+
+
 def check_report(report: Payload) -> None:
     """Refuse a report whose counts or figures cannot be."""
     samples, figures, classes = (report.info.get(key) for key in ("samples", "figures", "classes"))
@@ -69,7 +73,7 @@ def check_report(report: Payload) -> None:
     if len(figures) > MOST_FIGURES or len(classes) > MOST_FIGURES:
         raise BadReply(f"a report has more than {MOST_FIGURES} figures or classes")
     for key, value in figures.items():
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
         if value is not None and not number:
             raise BadReply(f"figure {key[:40]!r} is {str(value)[:40]}, expected a number")
     for name, row in classes.items():

@@ -175,3 +175,13 @@ def test_whatever_is_said_becomes_one_short_printable_line(text: str) -> None:
 def test_no_list_of_numbers_is_told_however_it_is_written(values: list[float], between: str, form: str) -> None:
     told = told_outside(f"bad sample [{between.join(form.format(value) for value in values)}]")
     assert told in ("bad sample [...]", "bad sample ...")
+
+
+@pytest.mark.parametrize("length", [1300, 5000, 100_000])
+def test_bytes_are_left_out_however_long_they_are(length: int) -> None:
+    secret = "secret words of a sample " * (length // 25)
+    assert told_outside(f"cannot read b'{secret}'") == "cannot read ..."
+
+
+def test_a_sites_own_name_is_no_literal() -> None:
+    assert told_outside("b's key is not registered") == "b's key is not registered"

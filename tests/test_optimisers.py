@@ -74,3 +74,14 @@ def test_a_run_does_not_import_torchs_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == "False"
+
+
+def test_a_gradient_that_comes_late_finds_its_parameter_at_rest() -> None:
+    first, late = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    optimiser = SGD([first, late], 0.1, 0.9, 0.0)
+    first.grad = torch.ones(2)
+    optimiser.step()
+    late.grad = torch.ones(2)
+    optimiser.step()
+    assert torch.allclose(late, torch.full((2,), 0.9))
+    assert torch.allclose(first, torch.full((2,), 1 - 0.1 - 0.19))

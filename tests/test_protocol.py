@@ -139,3 +139,11 @@ def test_a_server_comes_back_from_its_payload() -> None:
     assert copy.thresholds == server.thresholds
     assert copy.state.info == server.state.info
     assert torch.equal(copy.state.group("model")["w"], torch.ones(2))
+
+
+def test_what_the_display_shows_of_a_reply_is_logged_however_much_else_a_client_says() -> None:
+    from fedwild.federation import told
+
+    info = {f"key-{i}": i for i in range(150)} | {"samples": 7, "loss": 0.5}
+    logged = told(info)
+    assert (logged["samples"], logged["loss"], len(logged)) == (7, 0.5, 100)

@@ -202,8 +202,7 @@ class RayEngine:
         except RayError as error:
             with contextlib.suppress(RayError):
                 ray.kill(worker.actor)
-            fresh = self._start()
-            self._workers[self._workers.index(worker)] = fresh
+            fresh = self._replacement(worker)
             failed = Answer(call.job, error=f"the worker process died ({one_line(error)})") if call.died else None
             if failed is None:
                 call.died = True
@@ -211,6 +210,18 @@ class RayEngine:
             for _, waiting in worker.calls:
                 fresh.give(waiting)
             return failed, fresh
+
+    def _replacement(self, dead: Worker) -> Worker:
+        """A new worker, or where the cluster has no core left for one, the other that has least to do."""
+        place = self._workers.index(dead)
+        try:
+            (self._workers[place],) = self._arrived([self._start()])
+            return self._workers[place]
+        except UserError:
+            del self._workers[place]
+            if not self._workers:
+                raise
+            return min(self._workers, key=lambda worker: len(worker.calls))
 
     def _kept(self, job: Job, reply: Reply) -> Answer:
         """An actor's reply, written where the local engine's workers write theirs."""

@@ -33,7 +33,7 @@ MARK = "FEDWILD_RAY"
 LONGEST_PARENT = 30
 DIAL_SECONDS = 5.0
 # Within this, a cluster has answered, or we say that there is none.
-JOIN_SECONDS = 12.0
+JOIN_SECONDS = 60.0
 END_SECONDS = 60.0
 # After a kill, a process may just have been started and not yet have its environment: it is waited for.
 QUIET_AFTER_KILL, QUIET_AFTER_CLOSE = 2.0, 0.2

@@ -22,8 +22,6 @@ from fedwild.flower.roster import Roster
 from fedwild.sites import SiteFacts, check_site_settings, prepare_sites
 
 DEFAULT_SITES = 2
-NOBODY_ELSE_SECONDS = 20.0
-"""If no site has come for so long, and those that came do not fit, there is no use in waiting."""
 
 
 def settings_for_sites(*layers: Mapping[str, Any]) -> Config:
@@ -83,12 +81,8 @@ def gathered(roster: Roster, config: Config, listener: Listener) -> list[SiteFac
     def members() -> int:
         return len(roster.seats.keys() - newcomers)
 
-    def in_vain() -> bool:
-        """As many have come as are awaited, some of them do not fit, and nobody else is coming."""
-        return members() + len(roster.refusals) >= wanted and roster.quiet_seconds > NOBODY_ELSE_SECONDS
-
     listener({"event": "waiting", "sites": wanted})
-    roster.gather(lambda: members() >= wanted, config.engine.wait, in_vain)
+    roster.gather(lambda: members() >= wanted, config.engine.wait)
     if roster.seats:
         roster.settle(coordinator_shape(config))
     if members() < wanted:
@@ -142,6 +136,8 @@ def resume_over(courier: Courier, run: Run, experiment: Experiment, listener: Li
     roster.bind(identities_of(run))
     roster.shape = experiment.task.input_shape
     names = {client.name for client in experiment.split.clients} - set(experiment.split.newcomers)
+    # Whoever joined since takes part in the rounds to come as if nothing had happened.
+    names |= identities_of(run).keys()
     listener({"event": "waiting", "sites": len(names)})
     await_members(roster, names, (), run.config.engine.wait)
     connect = over(courier, roster, run.config, str(facts["id"]))

@@ -6,6 +6,7 @@ replies, figures, class names and counts; samples stay here.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 import uuid
@@ -85,7 +86,8 @@ class Desk:
         except (UserError, BadReply) as problem:
             self.tell(f"refused: {problem}")
             return Letter({"kind": "refused", "reason": told_outside(str(problem))})
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
+            # A module of the user's own may try to end the process; the site stays.
             self.tell(f"failed: {type(problem).__name__}: {problem}")
             return Letter({"kind": "refused", "reason": told_outside(f"{type(problem).__name__}: {problem}")})
 
@@ -148,7 +150,9 @@ class Desk:
     def _job(self, letter: Letter) -> Letter:
         """Do a job on this site's own data, going on from the state that its last committed round left."""
         begin = time.perf_counter()
-        job, run = job_of(letter.head, self.name), run_of(letter.head)
+        # What was made for a payload is kept under its content: paths of the coordinator's may come again.
+        content = hashlib.blake2b(letter.body, digest_size=16).hexdigest()
+        job, run = replace(job_of(letter.head, self.name), payload=content), run_of(letter.head)
         site = self.site(letter.head["setup"], self.folder / "runs" / run)
         state = None if job.state is None else self._state(site, job)
         self.tell(f"round {job.step.index + 1} ({job.step.phase}): {WORDS[job.kind]}")

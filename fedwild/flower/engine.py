@@ -10,6 +10,7 @@ from typing import Any
 
 from fedwild.config import Config
 from fedwild.data import ClassRoles
+from fedwild.discretion import told_outside
 from fedwild.engines.base import Answer, Job, Presence
 from fedwild.engines.local import LocalEngine
 from fedwild.engines.site import Site
@@ -127,6 +128,8 @@ class FlowerEngine:
             return Answer(job, error=told["error"], seconds=told["seconds"])
         if told["state"] not in (job.state, job.step.index):
             return Answer(job, error="bad reply: it names a state that this round cannot leave")
+        if len(letter.body) > self._settings.max_reply_mb * 1e6:
+            return Answer(job, error=f"reply of {len(letter.body)} bytes is larger than engine.max_reply_mb allows")
         path = self._spool / f"up-{job.step.index}-{job.kind}-sites"
         try:
             with open(path, "ab") as file:
@@ -148,6 +151,6 @@ def said(head: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "seconds": float(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9 else 0.0,
         "state": state if isinstance(state, int) and not isinstance(state, bool) and 0 <= state < 2**31 else None,
-        "notes": [str(note)[:300] for note in notes[:20]] if isinstance(notes, list) else [],
-        "error": None if error is None else str(error)[:300],
+        "notes": [told_outside(str(note)) for note in notes[:20]] if isinstance(notes, list) else [],
+        "error": None if error is None else told_outside(str(error)),
     }

@@ -22,8 +22,10 @@ from starlette.routing import Route
 
 FLEET = "/v1/fleet/"
 """Under this path is what Flower's SuperNodes ask for."""
-MOST_BYTES = 64_000_000
+MOST_BYTES = 16_000_000
 """Flower cuts arrays into chunks of five megabytes; no request comes near this."""
+MOST_HELD = 512_000_000
+"""Of all requests together: nobody knows yet whether they come from sites."""
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "host", "content-length"}
 
 
@@ -32,14 +34,27 @@ def gate(superlink: str, authority: str | None) -> Starlette:
     verify: ssl.SSLContext | bool = ssl.create_default_context(cafile=authority) if authority else False
     client = httpx.AsyncClient(base_url=superlink, verify=verify, timeout=httpx.Timeout(300.0, connect=10.0))
 
+    held = 0
+
     async def forward(request: Request) -> Response:
+        nonlocal held
+        body = bytearray()
+        try:
+            return await forwarded(request, body)
+        finally:
+            held -= len(body)
+
+    async def forwarded(request: Request, body: bytearray) -> Response:
+        nonlocal held
         if not request.url.path.startswith(FLEET) or ".." in request.url.path:
             return PlainTextResponse("only sites are served here", status_code=403)
-        body = bytearray()
         async for chunk in request.stream():
             body += chunk
+            held += len(chunk)
             if len(body) > MOST_BYTES:
                 return PlainTextResponse("a request this large is not served", status_code=413)
+            if held > MOST_HELD:
+                return PlainTextResponse("too much is asked at once", status_code=503)
         headers = [(key, value) for key, value in request.headers.items() if key not in HOP_BY_HOP]
         try:
             reply = await client.request(

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import httpx
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from fedwild.discretion import told_outside
 from fedwild.errors import BadReply
 from fedwild.flower.courier import Delivery, Node
 from fedwild.flower.letters import Letter
 from fedwild.flower.records import letter_in, record_of
+
+MOST_HEAD_BYTES = 2_000_000
+"""Of a site's letter: what it says beside its body is short, and travels on as text within text."""
 
 
 class GridCourier:
@@ -34,17 +39,30 @@ class GridCourier:
         return key
 
     def collect(self, ids: Iterable[str]) -> list[Delivery]:
-        asked = list(ids)
-        lost = [Delivery(key, error="its site is not connected any more") for key in asked if key in self._unsent]
-        sent = [key for key in asked if key not in self._unsent]
-        return lost + [self._delivery(message) for message in (self._grid.pull_messages(sent) if sent else [])]
+        return [delivery for key in list(ids) for delivery in self._collected(key)]
 
-    @staticmethod
-    def _delivery(message: Message) -> Delivery:
-        key = message.metadata.reply_to_message_id
-        if message.has_error():
-            return Delivery(key, error=f"its site is gone or failed ({message.error.reason})"[:300])
+    def _collected(self, key: str) -> list[Delivery]:
+        """The answer to one letter, if there is one. It is asked for alone: the id that an answer names is the site's
+        own word, and one that cannot be unpacked must not cost the others."""
+        if key in self._unsent:
+            return [Delivery(key, error="its site is not connected any more")]
         try:
-            return Delivery(key, letter_in(message.content))
-        except BadReply as problem:
-            return Delivery(key, error=f"bad reply: {problem}")
+            return [delivery_of(key, message) for message in list(self._grid.pull_messages([key]))[:1]]
+        except (httpx.HTTPError, OSError):
+            # The SuperLink itself does not answer.
+            raise
+        except Exception as problem:
+            return [Delivery(key, error=f"bad reply: {type(problem).__name__}")]
+
+
+def delivery_of(key: str, message: Message) -> Delivery:
+    """What a site's message is: a letter, or why it is none."""
+    if message.has_error():
+        return Delivery(key, error=told_outside(f"its site is gone or failed ({message.error.reason})"))
+    try:
+        letter = letter_in(message.content)
+        if len(letter.head_text()) > MOST_HEAD_BYTES:
+            raise BadReply(f"a letter's head of more than {MOST_HEAD_BYTES} characters is too long")
+        return Delivery(key, letter)
+    except (BadReply, RecursionError) as problem:
+        return Delivery(key, error=f"bad reply: {problem}")

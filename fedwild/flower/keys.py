@@ -182,5 +182,7 @@ def _public(path: Path, certificate: x509.Certificate) -> Path:
 def _written(path: Path, data: bytes, mode: int) -> Path:
     """A file that is never readable by more than it should be, not even for a moment."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        # A file that was there keeps the mode it had.
+        os.fchmod(file.fileno(), mode)
         file.write(data)
     return path

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedwild.config import EngineSettings
 from fedwild.errors import UserError
 from fedwild.flower.app import write_app
-from fedwild.flower.courier import Courier, accept, listen
+from fedwild.flower.courier import Courier, Node, accept, listen
 from fedwild.flower.keys import check_certificates, registered_keys
 from fedwild.flower.processes import (
     Child,
@@ -41,11 +41,13 @@ def connected(settings: EngineSettings, listener: Listener) -> Iterator[Courier]
         certificates = None if settings.certificates is None else Path(settings.certificates)
         if certificates is not None:
             check_certificates(certificates)
+        children: list[Child] = []
         if settings.superlink is not None:
             address = existing(settings.superlink)
             write_connection(home, address, certificates)
         else:
-            address = own_superlink(cleanup, home, settings.listen or DEFAULT_LISTEN, certificates, listener)
+            wanted = settings.listen or DEFAULT_LISTEN
+            address, children = own_superlink(cleanup, home, wanted, certificates, listener)
         server = listen(home / "desk")
         cleanup.callback(server.close)
         app = home / "app"
@@ -59,7 +61,24 @@ def connected(settings: EngineSettings, listener: Listener) -> Iterator[Courier]
 
         courier = accept(server, START_SECONDS, check)
         cleanup.callback(courier.close)
-        yield courier
+        yield WatchedCourier(courier, children)
+
+
+class WatchedCourier:
+    """A courier that says so when a program is gone without which no site can be reached."""
+
+    def __init__(self, courier: Courier, children: Sequence[Child]) -> None:
+        self._courier, self._children = courier, children
+        self.send, self.collect = courier.send, courier.collect
+
+    def nodes(self) -> list[Node]:
+        for child in self._children:
+            if child.code is not None:
+                raise UserError(
+                    f"{child.name} has ended ({last_words(child)}): `fedwild resume` goes on from the last finished "
+                    "round."
+                )
+        return self._courier.nodes()
 
 
 def existing(address: str) -> str:
@@ -68,13 +87,13 @@ def existing(address: str) -> str:
     check_host(host, f"engine.superlink = {address!r}")
     if not reachable(host, port):
         raise UserError(f"engine.superlink = {address!r}: nobody answers there. Without it, one is started here.")
-    return f"{host}:{port}"
+    return address
 
 
 def own_superlink(
     cleanup: contextlib.ExitStack, home: Path, address: str, certificates: Path | None, listener: Listener
-) -> str:
-    """Start a SuperLink on the loopback interface and a gate to it where sites look for it."""
+) -> tuple[str, list[Child]]:
+    """Start a SuperLink on the loopback interface and a gate to it where sites look for it; its address, and both."""
     host, _ = split_address(address, "engine.listen")
     if certificates is None and host not in ("127.0.0.1", "localhost", "::1"):
         raise UserError(
@@ -99,14 +118,14 @@ def own_superlink(
     if certificates is not None:
         # Before the gate opens, or a site that waits for it would be refused.
         register(home, certificates)
-    start_gate(cleanup, home, door, inner, certificates)
+    gate = start_gate(cleanup, home, door, inner, certificates)
     listener({"event": "listening", "address": address, "tls": certificates is not None})
-    return f"127.0.0.1:{inner}"
+    return f"127.0.0.1:{inner}", [superlink, gate]
 
 
 def start_gate(
     cleanup: contextlib.ExitStack, home: Path, door: socket.socket, inner: int, certificates: Path | None
-) -> None:
+) -> Child:
     """Let sites in, and nobody else."""
     scheme = "http" if certificates is None else "https"
     command = [sys.executable, "-m", "fedwild.flower.gate", "--door", str(door.fileno())]
@@ -118,6 +137,9 @@ def start_gate(
     cleanup.callback(child.stop)
     host, port = door.getsockname()[:2]
     wait_for_port({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port, child)
+    # The gate has it now; held here too, it would let sites in that nobody answers when the gate is gone.
+    door.close()
+    return child
 
 
 def write_connection(home: Path, address: str, certificates: Path | None) -> None:

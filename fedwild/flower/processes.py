@@ -24,6 +24,8 @@ OFFLINE = {
 """No call home, nothing installed behind our back, and half of Flower's waiting time."""
 POLITE_SECONDS = 10.0
 """How long a program may take to end when it is asked to."""
+KEEPER_SECONDS = 30.0
+"""How long its keeper may take after that: much more than it does, for it alone finds all that was started."""
 
 
 class Child:
@@ -66,7 +68,7 @@ class Child:
         if self.code is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(2 * POLITE_SECONDS)
+                self.process.wait(POLITE_SECONDS + KEEPER_SECONDS)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -97,15 +99,18 @@ def environment(home: Path) -> dict[str, str]:
 
 def call(command: Sequence[str], home: Path, seconds: float = 120.0) -> subprocess.CompletedProcess[str]:
     """Run one of Flower's programs to its end."""
-    return subprocess.run(
-        [program(command[0]), *command[1:]],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        env=environment(home),
-        check=False,
-    )
+    try:
+        return subprocess.run(
+            kept([program(command[0]), *command[1:]]),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            env=environment(home),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"`{' '.join(command[:3])}` did not end within {seconds:.0f} seconds.") from None
 
 
 def free_port() -> int:
@@ -142,9 +147,10 @@ def bound(address: str, setting: str) -> socket.socket:
         door = socket.socket(family, kind)
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         door.bind(where)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"{setting} = {address!r} cannot be listened on: {error.strerror or error}. Choose another port or address."
+            f"{setting} = {address!r} cannot be listened on: {reason}. Choose another port or address."
         ) from error
     return door
 

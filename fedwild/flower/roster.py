@@ -49,7 +49,6 @@ class Roster:
         self._greeting = Letter(
             {"kind": "hello", **program(), "data": sent_config(config)["data"], "seed": config.seed}
         )
-        self._last_arrival = time.monotonic()
         self.seats: dict[str, Seat] = {}
         self._nodes: dict[int, Node] = {}
         self._greeted: dict[str, int] = {}
@@ -66,7 +65,6 @@ class Roster:
         """See who came and who left, and take in those who have answered their greeting."""
         nodes = {node.id: node for node in self._courier.nodes()}
         for node in nodes.keys() - self._nodes.keys():
-            self._last_arrival = time.monotonic()
             self._greeted[self._courier.send(node, self._greeting)] = node
         for gone in self._nodes.keys() - nodes.keys():
             self._leave(gone)
@@ -76,11 +74,6 @@ class Roster:
 
     def connected(self, node: int) -> bool:
         return node in self._nodes
-
-    @property
-    def quiet_seconds(self) -> float:
-        """How long no new node has come."""
-        return time.monotonic() - self._last_arrival
 
     def greet_again(self, node: int) -> str:
         """Ask a node once more who it is; returns the letter's id."""
@@ -94,11 +87,11 @@ class Roster:
                 del self.seats[name]
                 self._listener({"event": "site-left", "client": name})
 
-    def gather(self, enough: Callable[[], bool], seconds: float, hopeless: Callable[[], bool] = lambda: False) -> None:
-        """Look until there are enough sites, the time is over, or it cannot come to that."""
+    def gather(self, enough: Callable[[], bool], seconds: float) -> None:
+        """Look until there are enough sites, or the time is over: one that was refused may come back mended."""
         end = time.monotonic() + seconds
         self.look()
-        while not enough() and not hopeless() and time.monotonic() < end:
+        while not enough() and time.monotonic() < end:
             time.sleep(LOOK_SECONDS)
             self.look()
 
@@ -112,14 +105,15 @@ class Roster:
                 raise BadReply(str(delivery.error))
             identity, facts = introduced(delivery.letter)
             self._check(self._nodes[node], identity, facts)
-        except (BadReply, UserError) as problem:
-            self.refuse(node, str(problem))
+        except Exception as problem:
+            # Whatever a site may say of itself, the others' run goes on.
+            self.refuse(node, str(problem) or type(problem).__name__)
             return
         known = self.seats.get(facts.name)
         self.seats[facts.name] = Seat(node, identity, facts)
         self._identities[facts.name] = identity
         if known is None:
-            about = {"samples": facts.samples, "torch": str(delivery.letter.head.get("torch"))[:40]}
+            about = {"samples": facts.samples, "torch": told_outside(str(delivery.letter.head.get("torch")))[:40]}
             self._listener({"event": "site", "client": facts.name, **about})
 
     def _check(self, node: Node, identity: str, facts: SiteFacts) -> None:
@@ -216,7 +210,7 @@ def introduced(letter: Letter) -> tuple[str, SiteFacts]:
             str(rows["dtype"]),
         )
         identity = str(head["identity"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadReply("its answer to the greeting cannot be read") from error
     check_facts(facts)
     return identity, facts

@@ -156,6 +156,8 @@ def _plain_trouble(connection: socket.socket, where: str) -> str | None:
     connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
     try:
         answer = connection.recv(5)
+    except TimeoutError:
+        return f"{where}: whoever is there does not answer. Is it the coordinator?"
     except OSError:
         answer = b""
     if not answer.startswith(b"HTTP"):
@@ -170,8 +172,13 @@ def serve(desk: Desk, path: Path) -> None:
     def attend() -> None:
         while True:
             connection, _ = server.accept()
-            with connection, contextlib.suppress(OSError, Closed, BadReply):
-                write(connection, desk.answer(read(connection)))
+            try:
+                with connection:
+                    write(connection, desk.answer(read(connection)))
+            except (OSError, Closed, BadReply):
+                continue
+            except Exception as problem:
+                desk.tell(f"a letter could not be answered: {type(problem).__name__}: {problem}")
 
     threading.Thread(target=attend, daemon=True, name="desk").start()
 
@@ -211,7 +218,7 @@ def stay_connected(options: SiteOptions, home: Path, log: Path, tell: Tell) -> N
 
 def connects(child: Child) -> bool:
     """Wait until a SuperNode is connected, or has ended."""
-    while child.code is None:
+    while child.code is None and GIVEN_UP not in child.said_last():
         if CONNECTED in child.said():
             return True
         time.sleep(0.2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -174,3 +175,29 @@ def test_own_class_names_become_the_federations(files: dict[str, Path], tmp_path
     assert list(answer.head["facts"]["classes"]) == ["Ameise", "bee", "cat", "dog"]
     wrong = desk("a", files["a"], tmp_path, labels={"lion": "Löwe"}).answer(hello())
     assert "labels: class 'lion' is not known" in wrong.head["reason"]
+
+
+def test_a_payload_is_known_by_its_content_and_not_by_the_coordinators_path(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
+    desks = Desks(*(desk(n, f, tmp_path) for n, f in files.items()))
+    config = tables()
+    config["method"]["rounds"] = 2
+    coordinated(desks, config, tmp_path / "run")
+    first, second = [
+        letter
+        for letter in jobs_of(desks)
+        if letter.head["job"]["kind"] == "validate" and letter.head["job"]["client"] == "a"
+    ][:2]
+    same_path = replace(second, head={**second.head, "job": {**second.head["job"], "payload": "server-0"}})
+    stayed, fresh = desk("a", files["a"], tmp_path), desk("a", files["a"], tmp_path)
+    stayed.answer(replace(first, head={**first.head, "job": {**first.head["job"], "payload": "server-0"}}))
+    assert stayed.answer(same_path).body == fresh.answer(same_path).body
+
+
+def test_a_module_that_ends_the_process_does_not_end_the_site(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Desk, "_word", lambda self, letter: sys.exit("enough"))
+    answer = desk("a", files["a"], tmp_path).answer(Letter({"kind": "word", **program(), "text": "x"}))
+    assert answer.head == {"kind": "refused", "reason": "SystemExit: enough"}

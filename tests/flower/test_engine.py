@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fedwild.api import Run
 from fedwild.errors import RoundFailed
-from fedwild.flower import engine
+from fedwild.flower import engine, roster
 from fedwild.flower.coordinator import resume_over
 from fedwild.flower.letters import Letter
 from fedwild.payload import Payload
@@ -241,3 +242,59 @@ def test_who_joined_is_a_member_after_a_crash_too(files: dict[str, Path], tmp_pa
     resume_over(desks, again, again.experiment, lambda event: None)
     assert model_bytes(run.path) == expected
     assert len([event for event in Run(run.path).events() if event["event"] == "join"]) == 1
+
+
+def test_who_joined_is_waited_for_after_a_crash(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roster, "LOOK_SECONDS", 0.002)
+    desks = all_of(files, tmp_path, ["a", "b"])
+    config = tables(evaluation={"every": 0}, engine={"wait": 20})
+    config["method"]["rounds"] = 4
+
+    def joined(event: dict[str, Any]) -> None:
+        if event["event"] == "round-start" and event["index"] == 0 and len(desks.desks) == 2:
+            desks.connect(desk("c", files["c"], tmp_path))
+
+    run = coordinated(desks, config, tmp_path / "run", joined)
+    expected = model_bytes(run.path)
+    unfinish(run.path, 3)
+    desks, there = all_of(files, tmp_path, ["a", "b"]), []
+
+    def late(event: dict[str, Any]) -> None:
+        there.extend([event["client"]] if event["event"] == "site" else [])
+        if sorted(there) == ["a", "b"]:
+            desks.connect(desk("c", files["c"], tmp_path))
+
+    again = Run(run.path)
+    resume_over(desks, again, again.experiment, late)
+    assert model_bytes(run.path) == expected
+
+
+def with_figures(letter: Letter) -> Letter:
+    if letter.head.get("kind") != "answer":
+        return letter
+    payload = Payload.decode(bytearray(letter.body))
+    if "figures" in payload.info:
+        payload.info["figures"] = {"closed_accuracy": 10**400}
+    elif "unknown" in payload.tensors:
+        payload.tensors["unknown"] = payload.tensors["unknown"].to(torch.bfloat16)
+    return replace(letter, body=payload.encode())
+
+
+def test_odd_scores_and_figures_of_a_site_are_left_out(files: dict[str, Path], tmp_path: Path) -> None:
+    desks = all_of(files, tmp_path)
+    desks.changes["b"] = with_figures
+    run = coordinated(desks, tables(federation={"clients": 3}), tmp_path / "run")
+    said = [event["text"] for event in run.events() if event["event"] == "note"]
+    assert any(text.startswith("b is left out of the figures") for text in said)
+    assert 0 <= run.metrics["closed_accuracy"] <= 1
+
+
+def test_an_answer_of_any_kind_that_is_too_large_is_left_out(files: dict[str, Path], tmp_path: Path) -> None:
+    desks = all_of(files, tmp_path)
+    desks.changes["b"] = lambda letter: (
+        replace(letter, body=bytes(200_000)) if letter.head.get("kind") == "answer" else letter
+    )
+    run = coordinated(desks, tables(federation={"clients": 3}, engine={"max_reply_mb": 0.1}), tmp_path / "run")
+    assert "larger than engine.max_reply_mb allows" in failures(run)["b"]

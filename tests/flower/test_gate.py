@@ -72,3 +72,12 @@ def test_a_request_that_is_too_large_is_refused(client: TestClient, monkeypatch:
 def test_a_superlink_that_is_away_is_said_to_be() -> None:
     with TestClient(gate("http://127.0.0.1:1", None)) as client:
         assert client.post("/v1/fleet/pull").status_code == 503
+
+
+def test_too_much_of_all_requests_together_is_refused_and_let_go_again(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_HELD", 1000)
+    assert client.post("/v1/fleet/push", content=bytes(1001)).status_code == 503
+    for _ in range(3):
+        assert client.post("/v1/fleet/push", content=bytes(999)).status_code == 207

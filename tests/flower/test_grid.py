@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 
 pytest.importorskip("flwr", reason="needs fedwild[flower]")
@@ -11,6 +12,7 @@ pytest.importorskip("flwr", reason="needs fedwild[flower]")
 from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedwild.flower import grid as grid_module
 from fedwild.flower.courier import Node
 from fedwild.flower.grid import GridCourier
 from fedwild.flower.letters import Letter
@@ -80,3 +82,42 @@ def test_a_letter_that_flower_does_not_take_is_an_error_and_no_end() -> None:
     deliveries = {delivery.id: delivery.error for delivery in courier.collect([lost, sent])}
     assert deliveries == {lost: "its site is not connected any more", sent: None}
     assert grid.asked == [[sent]]
+
+
+def test_an_answer_belongs_to_the_letter_it_was_asked_for_whatever_it_says() -> None:
+    grid = MemoryGrid()
+    courier = GridCourier(grid)  # type: ignore[arg-type]
+    key = courier.send(5, Letter({"kind": "job"}))
+    grid.replies[key].metadata.__dict__["_reply_to_message_id"] = "somebody-elses"
+    (delivery,) = courier.collect([key])
+    assert delivery.id == key
+
+
+def test_an_answer_that_cannot_be_unpacked_costs_no_other() -> None:
+    class Spoiled(MemoryGrid):
+        def pull_messages(self, ids: list[str]) -> list[Message]:
+            if ids == ["message-0"]:
+                raise ValueError("cannot be inflated")
+            return super().pull_messages(ids)
+
+    courier = GridCourier(Spoiled())  # type: ignore[arg-type]
+    keys = [courier.send(5, Letter({})) for _ in range(2)]
+    assert [delivery.error for delivery in courier.collect(keys)] == ["bad reply: ValueError", None]
+
+
+def test_a_superlink_that_is_gone_is_no_sites_fault() -> None:
+    class Gone(MemoryGrid):
+        def pull_messages(self, ids: list[str]) -> list[Message]:
+            raise httpx.ConnectError("refused")
+
+    courier = GridCourier(Gone())  # type: ignore[arg-type]
+    with pytest.raises(httpx.ConnectError):
+        courier.collect([courier.send(5, Letter({}))])
+
+
+def test_a_head_that_would_burst_the_couriers_own_letters_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid_module, "MOST_HEAD_BYTES", 100)
+    courier = GridCourier(MemoryGrid())  # type: ignore[arg-type]
+    (delivery,) = courier.collect([courier.send(5, Letter({"kind": "\u00e4" * 40}))])
+    assert delivery.letter is None
+    assert "head of more than 100 characters" in str(delivery.error)

@@ -124,3 +124,11 @@ def test_only_a_sites_private_key_is_one(tmp_path: Path) -> None:
     (tmp_path / "other.key").write_bytes(other)
     with pytest.raises(UserError, match="is not on an elliptic curve that Flower takes"):
         check_site_key(tmp_path / "other.key")
+
+
+def test_a_private_key_is_private_even_where_an_open_file_was(tmp_path: Path) -> None:
+    make_keys(tmp_path, [], ["a"])
+    (tmp_path / "server.key").chmod(0o644)
+    (tmp_path / "server.pem").unlink()
+    make_keys(tmp_path, [], ["b"])
+    assert stat.S_IMODE((tmp_path / "server.key").stat().st_mode) == 0o600

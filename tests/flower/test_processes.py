@@ -14,7 +14,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs fedwild[flower]")
 
+from fedwild.errors import UserError
 from fedwild.flower import processes
+from fedwild.flower.link import WatchedCourier
 from fedwild.flower.processes import Child
 from tests.flower.real import gone, wait_until
 
@@ -105,3 +107,32 @@ def test_a_child_gets_the_descriptors_it_is_given(tmp_path: Path) -> None:
         os.close(writer)
         assert started.process.wait(60) == 0
         assert answer.read() == "through"
+
+
+def test_an_address_that_is_no_name_is_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"engine\.listen = 'a\.\.b:8443' cannot be listened on"):
+        processes.bound("a..b:8443", "engine.listen")
+
+
+def test_a_program_that_does_not_end_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="did not end within 1 seconds"):
+        processes.call([sys.executable, "-c", "import time; time.sleep(600)"], tmp_path, seconds=1.0)
+    mine = psutil.Process().children(recursive=True)
+    wait_until(lambda: gone([p for p in mine if "time.sleep(600)" in " ".join(p.cmdline())]), "the end", 30)
+
+
+def test_a_program_without_which_no_site_is_reached_is_missed(tmp_path: Path) -> None:
+    class Nobody:
+        def nodes(self) -> list[object]:
+            return []
+
+        send = collect = nodes
+
+    started = child(tmp_path, "import time; time.sleep(600)")
+    courier = WatchedCourier(Nobody(), [started])  # type: ignore[arg-type]
+    assert courier.nodes() == []
+    started.stop()
+    with pytest.raises(UserError, match=r"has ended .*`fedwild resume` goes on"):
+        courier.nodes()

@@ -24,7 +24,7 @@ from tests.tiny import model_bytes
 
 def config_file(folder: Path, rounds: int, epochs: int = 1, **sections: object) -> Path:
     """Settings of a run whose clients keep state, measured at the end alone."""
-    config = tables(correction={"name": "scaffold"}, evaluation={"every": 0}, engine={"wait": 200}, **sections)
+    config = tables(correction={"name": "scaffold"}, evaluation={"every": 0}, engine={"wait": 900}, **sections)
     config["method"] |= {"rounds": rounds, "epochs": epochs}
     path = folder / "my.toml"
     path.write_text(dump_toml(config))

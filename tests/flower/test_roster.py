@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,9 @@ import pytest
 
 import fedwild
 from fedwild.errors import BadReply, UserError
-from fedwild.flower import coordinator
 from fedwild.flower import roster as roster_module
 from fedwild.flower.coordinator import settings_for_sites
+from fedwild.flower.engine import said
 from fedwild.flower.letters import Letter
 from fedwild.flower.roster import Roster, check_facts, introduced
 from fedwild.sites import SiteFacts
@@ -176,6 +177,8 @@ def test_what_no_site_can_say_of_itself_is_refused(change: dict[str, Any]) -> No
         {"facts": {"name": "a"}},
         {"facts": {**GOOD.to_json(), "samples": "many"}},
         {"facts": {**GOOD.to_json(), "shape": 3}},
+        {"facts": {**GOOD.to_json(), "samples": math.inf}},
+        {"facts": {**GOOD.to_json(), "shape": [1, math.inf]}},
     ],
 )
 def test_an_introduction_that_cannot_be_read_is_refused(head: dict[str, Any]) -> None:
@@ -196,16 +199,6 @@ def test_a_site_that_does_not_fit_is_no_reason_to_go_while_others_may_come(
             desks.connect(desk("b", files["b"], tmp_path))
 
     assert coordinated(desks, tables(engine={"wait": 20}), tmp_path / "run", listen).result["clients"] == 2
-
-
-def test_when_nobody_else_comes_the_wait_for_those_who_do_not_fit_is_over(
-    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(roster_module, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(coordinator, "NOBODY_ELSE_SECONDS", 0.1)
-    twin = replace(desk("a", files["b"], tmp_path), folder=tmp_path / "twin")
-    with pytest.raises(UserError, match="1 of 2 sites are there"):
-        coordinated(Desks(desk("a", files["a"], tmp_path), twin), tables(engine={"wait": 1e6}), tmp_path / "run")
 
 
 def test_too_few_sites_end_the_wait_with_how_many_there_are(files: dict[str, Path], tmp_path: Path) -> None:
@@ -248,3 +241,27 @@ def test_trouble_at_the_goodbye_does_not_spoil_the_run(
 
     monkeypatch.setattr(desks, "send", lost)
     roster.say_goodbye()
+
+
+def test_a_site_that_makes_the_coordinator_stumble_is_refused_and_no_end(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumbled(letter: Letter) -> None:
+        raise ZeroDivisionError("of all things")
+
+    desks = Desks(desk("a", files["a"], tmp_path))
+    roster = roster_of(desks)
+    monkeypatch.setattr(roster_module, "introduced", stumbled)
+    roster.look()
+    assert list(roster.refusals.values()) == ["of all things"]
+
+
+def test_a_site_writes_no_control_sequences_to_the_coordinators_terminal(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
+    events: list[dict[str, Any]] = []
+    desks = Desks(desk("a", files["a"], tmp_path))
+    desks.changes["a"] = lambda letter: replace(letter, head={**letter.head, "torch": "\x1b]0;title\x07 2.0"})
+    Roster(desks, settings_for_sites(tables()), events.append).look()
+    assert [event["torch"] for event in events if event["event"] == "site"] == ["... 2.0"]
+    assert "\x1b" not in str(said({"kind": "answer", "error": "\x1b[2Jgone", "notes": ["\x1b[31m red"]}))
