@@ -30,6 +30,7 @@ from fedwild.temporary import temporary_folder
 CONNECTION = "coordinator"
 DEFAULT_LISTEN = "127.0.0.1:8443"
 START_SECONDS = 120.0
+REGISTER_SECONDS = 120.0
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -157,11 +158,12 @@ def register(home: Path, certificates: Path) -> None:
             f"engine.certificates = {str(certificates)!r} has no site's key: `fedwild flower keys {certificates} "
             "--site NAME` makes one."
         )
-    for name, path in keys.items():
-        done = call(["flwr", "supernode", "register", str(path), CONNECTION, "--name", name], home)
-        if done.returncode:
-            words = (done.stderr or done.stdout).strip().splitlines()
-            raise UserError(f"key {str(path)!r} cannot be registered: {words[-1] if words else done.returncode}")
+    pairs = [text for name, path in keys.items() for text in (name, str(path))]
+    command = [sys.executable, "-m", "fedwild.flower.registrar", CONNECTION, *pairs]
+    done = call(command, home, REGISTER_SECONDS + len(keys))
+    if done.returncode:
+        words = (done.stderr or done.stdout).strip().splitlines()
+        raise UserError(words[-1] if words else f"the sites' keys cannot be registered: exit code {done.returncode}")
 
 
 def reason_in(child: Child) -> str:

@@ -41,7 +41,7 @@ from tests.tiny import even_shares, model_bytes, run_experiment, run_tiny, split
 
 ray = pytest.importorskip("ray", reason="needs fedwild[ray]")
 
-from fedwild.engines.ray import RayEngine  # noqa: E402  (not without Ray)
+from fedwild.engines.ray import RayEngine, Worker  # noqa: E402  (not without Ray)
 
 LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 # Processes are slow to end where machines are busy; elsewhere nothing takes a tenth of this.
@@ -257,6 +257,20 @@ def test_an_actor_killed_from_outside_is_replaced_and_its_job_done(private: str,
     assert "ZeroDivisionError" in str(answers[jobs[1]].error)
     assert until(lambda: len(actors(private)) == 1)
     assert actors(private) != victims
+
+
+def test_where_no_core_is_left_for_a_new_actor_the_least_busy_of_the_others_gets_the_work(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedwild.engines.ray.START_SECONDS", 0.0)
+    busy, idle, dead = Worker(None), Worker(None), Worker(None)
+    busy.calls.append((None, None))  # type: ignore[arg-type]
+    monkeypatch.setattr(desk.engine, "_workers", [busy, dead, idle])
+    assert desk.engine._replacement(dead) is idle
+    assert desk.engine._workers == [busy, idle]
+    monkeypatch.setattr(desk.engine, "_workers", [dead])
+    with pytest.raises(UserError, match="no free core"):
+        desk.engine._replacement(dead)
 
 
 def test_a_job_that_two_actors_die_of_is_the_clients_failure(desk: Desk) -> None:

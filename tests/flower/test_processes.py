@@ -16,7 +16,7 @@ pytest.importorskip("flwr", reason="needs fedwild[flower]")
 
 from fedwild.errors import UserError
 from fedwild.flower import processes
-from fedwild.flower.link import WatchedCourier
+from fedwild.flower.link import WatchedCourier, write_connection
 from fedwild.flower.processes import Child
 from tests.flower.real import gone, wait_until
 
@@ -136,3 +136,12 @@ def test_a_program_without_which_no_site_is_reached_is_missed(tmp_path: Path) ->
     started.stop()
     with pytest.raises(UserError, match=r"has ended .*`fedwild resume` goes on"):
         courier.nodes()
+
+
+def test_a_key_that_cannot_be_registered_is_named(tmp_path: Path) -> None:
+    write_connection(tmp_path, "127.0.0.1:1", None)
+    (tmp_path / "damaged.pub").write_text("no key")
+    command = [sys.executable, "-m", "fedwild.flower.registrar", "coordinator", "a", str(tmp_path / "damaged.pub")]
+    done = processes.call(command, tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"key '{tmp_path / 'damaged.pub'}' cannot be registered: ")

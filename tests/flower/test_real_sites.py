@@ -102,7 +102,7 @@ def assert_only_sites_are_served(folder: Path, address: str) -> None:
 
 @pytest.mark.real_sites
 def test_a_killed_site_comes_back_with_its_state_and_a_latecomer_joins(tmp_path: Path) -> None:
-    files, config = site_files(tmp_path, ["a", "b", "c"]), config_file(tmp_path, rounds=5, epochs=300)
+    files, config = site_files(tmp_path, ["a", "b", "c"]), config_file(tmp_path, rounds=6, epochs=300)
     address = f"127.0.0.1:{free_port()}"
     with stage(tmp_path) as programs:
         run = programs.start(fedwild("coordinate", config, "--listen", address, "--out", "run"), "coordinator")
@@ -122,7 +122,7 @@ def test_a_killed_site_comes_back_with_its_state_and_a_latecomer_joins(tmp_path:
     assert [event["client"] for event in events if event["event"] == "join"] == ["c"]
     (kept,) = (tmp_path / "site-b" / "runs").iterdir()
     versions = sorted(int(path.stem) for path in (kept / "b").iterdir())
-    assert 1 not in versions and versions[-1] == 4
+    assert 1 not in versions and versions[-1] == 5
 
 
 @pytest.mark.real_sites
