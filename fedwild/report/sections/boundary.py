@@ -66,7 +66,7 @@ def sheet(facts: Facts) -> Html:
     shown = pixels(samples.all()[0], facts.run.config.data)
     return thumbs(
         [
-            Thumb(picture, cut(name, NAME), f"{share:.0%} right", f"{name}, row {row} of the training data")
+            Thumb(picture, cut(name, NAME), f"{100 * share:.0f} % right", f"{name}, row {row} of the training data")
             for picture, name, row, share in zip(shown, names, rows.tolist(), found.shares, strict=False)
         ]
     )
