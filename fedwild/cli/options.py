@@ -134,9 +134,9 @@ def number(option: str, text: str | None, default: int, allowed: range) -> int:
 def refuse(options: Mapping[str, object], reason: str) -> None:
     """Refuse options that were given but mean nothing here."""
     for option, value in options.items():
-        if value is not None and value != []:
-            shown = " ".join(value) if isinstance(value, list) else value
-            raise UserError(f"{option} {shown} is not allowed: it goes {reason}.")
+        if value not in (None, [], False):
+            words = value if isinstance(value, list) else [] if value is True else [value]
+            raise UserError(f"{' '.join(map(str, [option, *words]))} is not allowed: it goes {reason}.")
 
 
 @contextmanager

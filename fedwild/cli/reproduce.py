@@ -77,7 +77,8 @@ def reproduce(
     for target in targets:
         format_of(target)
     if listing:
-        refuse({"--scale": scale, "--seeds": seeds, "--set": settings, "--workers": workers}, "not with --list")
+        of_runs = {"--scale": scale, "--seeds": seeds, "--set": settings, "--workers": workers}
+        refuse({**of_runs, "--stand-in": stand_in, "--dry-run": dry_run}, "not with --list")
         refuse({"--only": only if name is None else None}, "with a TABLE")
         show_list(name, only, targets, as_json)
         return

@@ -32,7 +32,9 @@ class Child:
     """A program that we started, with what it says in a file."""
 
     def __init__(self, command: Sequence[str], log: Path, home: Path, descriptors: Sequence[int] = ()) -> None:
-        self.name, self.log = Path(command[0]).name, log
+        # Of a module, its own name and not Python's.
+        self.name = command[2] if command[1:2] == ["-m"] else Path(command[0]).name
+        self.log = log
         with open(log, "ab") as output:
             self.process = subprocess.Popen(
                 kept([program(command[0]), *command[1:]]),

@@ -15,6 +15,7 @@ from fedwild.api import Run
 from fedwild.errors import RoundFailed
 from fedwild.flower import engine, roster
 from fedwild.flower.coordinator import resume_over
+from fedwild.flower.courier import Node
 from fedwild.flower.letters import Letter
 from fedwild.payload import Payload
 from tests.conftest import unfinish
@@ -226,49 +227,46 @@ def test_a_site_that_joins_takes_part_from_the_next_round(files: dict[str, Path]
     assert run.result["clients"] == 3
 
 
-def test_who_joined_is_a_member_after_a_crash_too(files: dict[str, Path], tmp_path: Path) -> None:
+def joined_by_c(files: dict[str, Path], tmp_path: Path, **sections: Any) -> tuple[Desks, Path, bytes]:
+    """A run of four rounds that c joined after the first, cut short after the third; its sites, and its final model."""
     desks = all_of(files, tmp_path, ["a", "b"])
-    config = tables(correction={"name": "scaffold"}, evaluation={"every": 0})
+    config = tables(evaluation={"every": 0}, **sections)
     config["method"]["rounds"] = 4
 
     def listen(event: dict[str, Any]) -> None:
-        if event["event"] == "round-start" and event["index"] == 0 and len(desks.desks) == 2:
+        if event["event"] == "round-start" and event["index"] == 0:
             desks.connect(desk("c", files["c"], tmp_path))
 
     run = coordinated(desks, config, tmp_path / "run", listen)
     expected = model_bytes(run.path)
-    unfinish(run.path, 3)
-    again = Run(run.path)
+    return desks, unfinish(run.path, 3), expected
+
+
+def test_who_joined_is_a_member_after_a_crash_too(files: dict[str, Path], tmp_path: Path) -> None:
+    desks, run, expected = joined_by_c(files, tmp_path, correction={"name": "scaffold"})
+    again = Run(run)
     resume_over(desks, again, again.experiment, lambda event: None)
-    assert model_bytes(run.path) == expected
-    assert len([event for event in Run(run.path).events() if event["event"] == "join"]) == 1
+    assert model_bytes(run) == expected
+    assert len([event for event in Run(run).events() if event["event"] == "join"]) == 1
 
 
 def test_who_joined_is_waited_for_after_a_crash(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(roster, "LOOK_SECONDS", 0.002)
-    desks = all_of(files, tmp_path, ["a", "b"])
-    config = tables(evaluation={"every": 0}, engine={"wait": 20})
-    config["method"]["rounds"] = 4
+    _, run, expected = joined_by_c(files, tmp_path, engine={"wait": 20})
+    desks, nodes, looks = all_of(files, tmp_path, ["a", "b"]), Desks.nodes, []
 
-    def joined(event: dict[str, Any]) -> None:
-        if event["event"] == "round-start" and event["index"] == 0 and len(desks.desks) == 2:
+    def late() -> list[Node]:
+        looks.append(len(desks.desks))
+        if len(looks) == 10:
             desks.connect(desk("c", files["c"], tmp_path))
+        return nodes(desks)
 
-    run = coordinated(desks, config, tmp_path / "run", joined)
-    expected = model_bytes(run.path)
-    unfinish(run.path, 3)
-    desks, there = all_of(files, tmp_path, ["a", "b"]), []
-
-    def late(event: dict[str, Any]) -> None:
-        there.extend([event["client"]] if event["event"] == "site" else [])
-        if sorted(there) == ["a", "b"]:
-            desks.connect(desk("c", files["c"], tmp_path))
-
-    again = Run(run.path)
-    resume_over(desks, again, again.experiment, late)
-    assert model_bytes(run.path) == expected
+    monkeypatch.setattr(desks, "nodes", late)
+    again = Run(run)
+    resume_over(desks, again, again.experiment, lambda event: None)
+    assert model_bytes(run) == expected
 
 
 def with_figures(letter: Letter) -> Letter:

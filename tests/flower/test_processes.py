@@ -40,6 +40,11 @@ def test_a_child_ends_with_the_exit_code_of_its_program(tmp_path: Path) -> None:
     assert child(tmp_path, "raise SystemExit(7)").process.wait(60) == 7
 
 
+def test_a_module_is_called_by_its_own_name(tmp_path: Path) -> None:
+    started = Child([sys.executable, "-m", "this"], tmp_path / "said.log", tmp_path)
+    assert (started.process.wait(60), started.name) == (0, "this")
+
+
 def test_a_program_that_is_killed_is_told_from_one_that_ends(tmp_path: Path) -> None:
     started = child(tmp_path, "import os; os.kill(os.getpid(), 9)")
     assert started.process.wait(60) == 128 + signal.SIGKILL

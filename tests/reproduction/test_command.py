@@ -194,6 +194,8 @@ def test_what_would_spoil_all_runs_is_refused_before_the_first(
         (("--only", "data=mnist"), "--only data=mnist is not allowed: it goes with a TABLE"),
         (("fedov/table1", "--scale", "0.1"), "--scale 0.1 is not allowed: it goes not with --list"),
         (("fedov/table1", "--seeds", "1"), "--seeds 1 is not allowed"),
+        (("--dry-run",), "--dry-run is not allowed: it goes not with --list"),
+        (("--stand-in",), "--stand-in is not allowed"),
     ],
 )
 def test_options_that_a_list_does_not_heed_are_refused(refused: Refused, arguments: tuple[str, ...], said: str) -> None:
