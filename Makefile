@@ -3,40 +3,56 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+SOURCES := fedwild tests benchmarks examples docs
+PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test lint browser bench clean
+.PHONY: run test lint docs coverage bench bounds browser clean
 
 run: $(INSTALLED)
 	$(BIN)/fedwild run
 
 test: $(INSTALLED) lint browser
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(PYTEST)
 
 lint: $(INSTALLED)
-	$(BIN)/ruff check fedwild tests benchmarks examples
-	$(BIN)/ruff format --check fedwild tests benchmarks examples
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 
-# The report is looked at in a real browser. Where there is none and none can be had, those tests are skipped.
+# The site works without a server: open site/index.html.
+docs: $(INSTALLED)
+	$(BIN)/python -m mkdocs --quiet build --strict --clean
+
+coverage: $(INSTALLED) browser
+	$(PYTEST) --cov --cov-report=term:skip-covered --cov-report=html
+
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks.engine
+
+# The report is opened in a real browser. Without one its tests are skipped, but in CI that is a failure.
 browser:
 	@command -v chromium > /dev/null || command -v google-chrome > /dev/null || { \
 		[ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && echo "installing chromium ..." && \
 		apt-get update -qq > /dev/null 2>&1 && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium > /dev/null 2>&1; \
-	} || echo "chromium is not installed: the report is not looked at in a browser."
+	} || { echo "chromium could not be installed, so the report cannot be tested in a browser." >&2; [ -z "$$CI" ]; }
 
-bench: $(INSTALLED)
-	$(BIN)/python -m benchmarks.engine
+# Runs tests with the lowest versions that pyproject.toml allows, in a fresh environment.
+bounds:
+	$(PYTHON) -m venv --clear build/bounds
+	build/bounds/bin/pip install --quiet --constraint constraints-lowest.txt --editable '.[dev,ot,ray,track,plots]'
+	build/bounds/bin/python -m pytest tests/core tests/data tests/cli tests/display tests/openset tests/discovery \
+		tests/models tests/engines tests/results/pictures tests/results/test_tracking.py tests/methods/fedpd
 
 # torch is installed first and pinned, so that nothing pulls another build of it.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,ot,flower,ray,track]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,plots,ot,flower,ray,track]'
 	touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist site htmlcov .coverage .coverage.* *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -33,11 +33,12 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from benchmarks.fedov import gemm_peak, smallest
-from fedwild.alignment import assignment, matching
-from fedwild.alignment.parts import Aligned, Alignment, Disentangled, align_three, align_two, align_whole
+from fedwild.engines.threads import single_thread
+from fedwild.methods.fedpd import matching
+from fedwild.methods.fedpd.parts import Aligned, Alignment, Disentangled, align_three, align_two, align_whole
+from fedwild.methods.fedpd.solvers import solve_assignment
+from fedwild.methods.fedpd.subnetworks import Masks, top_mask, weight_names
 from fedwild.models import LayerGraph, build
-from fedwild.protocol import single_thread
-from fedwild.subnetworks import Masks, top, weight_names
 
 SHAPE, OUTPUTS = (3, 28, 28), 7
 CASES = ("different", "noisy")
@@ -62,7 +63,7 @@ def clients(case: str, count: int) -> Iterator[Disentangled]:
             state[name] += noise
             for scores in (close, open_):
                 scores[name] += 0.1 * noise.abs()
-        yield Disentangled(state, *({name: top(score, 0.5) for name, score in s.items()} for s in (close, open_)))
+        yield Disentangled(state, *({name: top_mask(score, 0.5) for name, score in s.items()} for s in (close, open_)))
 
 
 def importance(state: dict[str, Tensor], names: tuple[str, ...]) -> Masks:
@@ -106,7 +107,7 @@ def timed(name: str, function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-assignment_timed = timed("solver", assignment)
+assignment_timed = timed("solver", solve_assignment)
 
 
 def align_all(case: str, way: str, count: int) -> dict[str, Any]:
@@ -143,9 +144,9 @@ def solver(n: int, masked: bool, repeats: int) -> dict[str, Any]:
         weight = model.state["fc1.fc.weight"]
         weights.append((weight * model.part("share")("fc1.fc.weight") if masked else weight)[:n])
     costs = matching.squared_distances(*weights)
-    found = assignment(costs)
+    found = solve_assignment(costs)
     report: dict[str, Any] = {"n": n, "weights": "shared part" if masked else "whole"}
-    report["ours_ms"] = 1000 * smallest(lambda: assignment(costs), repeats, 1)
+    report["ours_ms"] = 1000 * smallest(lambda: solve_assignment(costs), repeats, 1)
     report["scipy_ms"] = 1000 * smallest(lambda: linear_sum_assignment(costs.double().numpy()), repeats, 1)
     if importlib.util.find_spec("ot") is not None:
         import ot

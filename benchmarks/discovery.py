@@ -25,13 +25,14 @@ import torch
 from fedwild.api import Run
 from fedwild.data import Samples
 from fedwild.discovery import ESTIMATORS, Clusters, KnownClasses, clusters_of
-from fedwild.discovery.learning import embeddings
-from fedwild.discovery.novelty import histogram, likeness
-from fedwild.engines.base import Job
-from fedwild.engines.site import Site
-from fedwild.methods.gal import GAL
-from fedwild.protocol import Client, Step, single_thread
-from fedwild.rng import Rng
+from fedwild.models.inference import embeddings
+from fedwild.methods.gal.novelty import histogram, likeness
+from fedwild.contract.engine import Job
+from fedwild.engines.executor import Executor
+from fedwild.methods.gal.method import GAL
+from fedwild.contract import Client, Step
+from fedwild.engines.threads import single_thread
+from fedwild.core.rng import Rng
 
 
 class Case:
@@ -46,10 +47,10 @@ class Case:
         self.classes = len(weights["head.weight"])
         self.model = experiment.task.network(weights, self.classes, bias=False)
         self.rows = weights["head.weight"]
-        site = Site(self.dataset, self.split, experiment.config.data, self.method, experiment.task, 0, Path(), Path())
+        executor = Executor(self.dataset, self.split, experiment.config.data, self.method, experiment.task, 0, Path(), Path())
         step, names = Step("describe", 0, 0), server.classes.names[: self.classes]
         clients = sorted(client.name for client in self.split.clients)
-        self.clients = [site.client(Job("local", step, "", name, names)) for name in clients]
+        self.clients = [executor.client(Job("local", step, "", name, names)) for name in clients]
         self.known = self._known()
         self.novelty = self._novelty() if filtered else math.inf
 

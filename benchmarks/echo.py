@@ -8,10 +8,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedwild.hyper import Hyper
-from fedwild.payload import Payload
-from fedwild.protocol import Client, Method, Phase, Prediction, Predictor, Replies, Server
-from fedwild.rng import Rng
+from fedwild.core.settings import Settings
+from fedwild.core.payload import Payload
+from fedwild.contract import Client, Method, Phase, Prediction, Predictor, Replies, Server
+from fedwild.core.rng import Rng
 
 
 class Echo(Method):
@@ -19,7 +19,7 @@ class Echo(Method):
 
     name = "benchmarks.echo:Echo"
 
-    class Params(Hyper):
+    class Params(Settings):
         kilobytes: int = Field(250, ge=1, description="size of the payload")
         tensors: int = Field(10, ge=1, description="in how many tensors")
         rounds: int = Field(3, ge=1, description="round trips")

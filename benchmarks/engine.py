@@ -34,13 +34,13 @@ from torch.nn import functional as F
 from benchmarks.echo import Echo
 from fedwild.api import configure
 from fedwild.data import samples_of
-from fedwild.experiment import Experiment, fingerprint, prepare
-from fedwild.federation import Federation
+from fedwild.runs.experiment import Experiment, fingerprint, prepare
+from fedwild.lifecycle.rounds import Federation
 from fedwild.models import build
-from fedwild.protocol import single_thread
-from fedwild.rng import Rng
+from fedwild.engines.threads import single_thread
+from fedwild.core.rng import Rng
 from fedwild.runs.folder import RunFolder
-from fedwild.task import weights_of
+from fedwild.contract.task import weights_of
 
 BATCH = 64
 

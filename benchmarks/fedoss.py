@@ -17,19 +17,19 @@ import torch
 from torch import Tensor
 
 from benchmarks.fedov import smallest
-from fedwild.corrections.base import Steering
-from fedwild.methods.fedoss import FedOSS, FedOSSParams
+from fedwild.training.corrections.base import ClientCorrection
+from fedwild.methods.fedoss.method import FedOSS, FedOSSParams
 from fedwild.models import build
-from fedwild.models.branches import BranchKind, make_branch
-from fedwild.objectives import CrossEntropy
+from fedwild.methods.fedoss.branches import BranchKind, make_branch
+from fedwild.training.objectives import CrossEntropy
 from fedwild.openset import make_score
-from fedwild.openset.gaussians import Gaussian, moments, unlikely
-from fedwild.payload import Payload
-from fedwild.protocol import single_thread
-from fedwild.rng import Rng
-from fedwild.synthesis import PersonalHead, Tally
-from fedwild.task import Task
-from fedwild.training import PLAIN, Descent, LocalTraining
+from fedwild.statistics.gaussians import Gaussian, moments, unlikely
+from fedwild.core.payload import Payload
+from fedwild.engines.threads import single_thread
+from fedwild.core.rng import Rng
+from fedwild.methods.fedoss.synthesis import PersonalHead, Tally
+from fedwild.contract.task import Task
+from fedwild.training.loop import PLAIN, Descent, LocalTraining
 
 CLASSES, HEADS, BATCH = 5, 8, 32
 NETWORKS: dict[str, dict[str, Any]] = {"simple-cnn": {}, "digit-cnn": {"width": 0.25}, "resnet-18": {"width": 16}}
@@ -104,7 +104,7 @@ def step(name: str, params: dict[str, Any], branch: BranchKind, repeats: int) ->
     objective = CrossEntropy(CrossEntropy.Params())
 
     def one(descent: Descent) -> None:
-        descent.gradients(model, objective, Steering(), x, y, draws)
+        descent.gradients(model, objective, ClientCorrection(), x, y, draws)
         optimiser.step()
 
     kinds = {"plain": PLAIN, "pretraining": personal, "finetuning": synthesis}

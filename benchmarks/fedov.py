@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedwild.models import Network, build, kernels
-from fedwild.objectives import OutlierAware
+from fedwild.training.objectives import OutlierAware
 from fedwild.openset.adversarial import enhance
 from fedwild.openset.outliers import OUTLIERS
-from fedwild.openset.voting import stacked_outputs
-from fedwild.protocol import single_thread
+from fedwild.methods.fedov.voting import stacked_outputs
+from fedwild.engines.threads import single_thread
 
 BATCH, CLASSES = 64, 10
 SHAPES = {"mnist": (1, 28, 28), "cifar-10": (3, 32, 32)}

@@ -21,23 +21,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedwild import api
-from fedwild.aggregation import weighted_mean
+from fedwild.aggregation.means import weighted_mean
 from fedwild.cli import complain
-from fedwild.corrections.base import Steering
+from fedwild.training.corrections.base import ClientCorrection
 from fedwild.data import DataSettings, samples_of
 from fedwild.discovery.pool import kmeans
-from fedwild.errors import UserError
-from fedwild.experiment import Experiment, prepare
+from fedwild.core.errors import UserError
+from fedwild.runs.experiment import Experiment, prepare
 from fedwild.models import Network
-from fedwild.objectives.prototype_contrast import PrototypeContrast
+from fedwild.training.objectives.prototype_contrast import PrototypeContrast
 from fedwild.openset.adversarial import held_still
-from fedwild.payload import Payload
-from fedwild.pictures.drawing import counted
-from fedwild.pictures.sheet import Sheet, pixels, write
-from fedwild.protocol import Reply, single_thread
-from fedwild.rng import Rng
-from fedwild.task import weights_of
-from fedwild.training import LocalTraining, train
+from fedwild.core.payload import Payload
+from fedwild.results.pictures.drawing import counted
+from fedwild.results.pictures.sheet import Sheet, pixels, write
+from fedwild.contract import Reply
+from fedwild.engines.threads import single_thread
+from fedwild.core.rng import Rng
+from fedwild.contract.task import weights_of
+from fedwild.training.loop import LocalTraining, train
 
 SIZES = (1, 2, 5, 10, 20, 100)
 """Samples in an attacked cluster."""
@@ -104,7 +105,7 @@ def learnt(experiment: Experiment, initial: Network, rng: Rng) -> Network:
     def replies(number: int) -> Iterator[Reply]:
         for name, samples in held.items():
             network = experiment.task.network(weights, len(known), bias=False)
-            train(network, samples, settings, objective, Steering(), rng.child(number, name))
+            train(network, samples, settings, objective, ClientCorrection(), rng.child(number, name))
             payload = Payload(info={"samples": len(samples)})
             payload.put("model", experiment.task.weights(network))
             yield Reply(name, payload)

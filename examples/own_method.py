@@ -16,10 +16,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedwild.hyper import Hyper
-from fedwild.payload import Payload
-from fedwild.protocol import Client, Method, Phase, Prediction, Predictor, Replies, Server
-from fedwild.rng import Rng
+from fedwild.core.settings import Settings
+from fedwild.core.payload import Payload
+from fedwild.contract import Client, Method, Phase, Prediction, Predictor, Replies, Server
+from fedwild.core.rng import Rng
 
 FAR = 1e6  # the distance to a class that nobody has sent
 
@@ -27,7 +27,7 @@ FAR = 1e6  # the distance to a class that nobody has sent
 class NearestMean(Method):
     """Answers with the class whose mean input is nearest."""
 
-    class Params(Hyper):
+    class Params(Settings):
         unit_length: bool = Field(True, description="scale every input to length 1 first")
 
     params: Params

@@ -25,9 +25,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedwild.engines.base import Job
-from fedwild.engines.site import Done, Site
-from fedwild.payload import Payload
+from fedwild.contract.engine import Job
+from fedwild.engines.executor import Done, Executor
+from fedwild.core.payload import Payload
 
 Floats = NDArray[np.float64]
 Ranks = NDArray[np.float32]
@@ -69,17 +69,17 @@ class Sent:
 def listen(monkeypatch: pytest.MonkeyPatch) -> list[Sent]:
     """From now on, everything that clients send is put into this list."""
     heard: list[Sent] = []
-    answer = Site.answer
+    answer = Executor.answer
 
-    def overheard(site: Site, job: Job, payload: Payload, state: Payload | None) -> Done:
-        done = answer(site, job, payload, state)
+    def overheard(executor: Executor, job: Job, payload: Payload, state: Payload | None) -> Done:
+        done = answer(executor, job, payload, state)
         fields = {field.name for field in dataclasses.fields(done)} - STAYS_HERE
         assert fields == {"reply", "notes", "error"}, "a new way of sending: search it, too"
         said = (*done.notes, *([] if done.error is None else [done.error]))
         heard.append(Sent(job.client or "", job.kind, job.step.phase, bytes(done.reply), said))
         return done
 
-    monkeypatch.setattr(Site, "answer", overheard)
+    monkeypatch.setattr(Executor, "answer", overheard)
     return heard
 
 

@@ -9,28 +9,28 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedwild.aggregation import weighted_mean
-from fedwild.corrections import CORRECTIONS, Correction, Steering
-from fedwild.hyper import Hyper
+from fedwild.aggregation.means import weighted_mean
+from fedwild.training.corrections import CORRECTIONS, Correction, ClientCorrection
+from fedwild.core.settings import Settings
 from fedwild.methods.fedavg import FedAvg
 from fedwild.models import Network
-from fedwild.payload import Payload
-from fedwild.protocol import Client, Method, Phase, Prediction, Predictor, Replies, Server
-from fedwild.rng import Rng
-from fedwild.task import weights_of
+from fedwild.core.payload import Payload
+from fedwild.contract import Client, Method, Phase, Prediction, Predictor, Replies, Server
+from fedwild.core.rng import Rng
+from fedwild.contract.task import weights_of
 
 
 @CORRECTIONS.add("toy-prox")
 class ToyProx(Correction):
     """FedProx: (mu/2)|w - w_t|^2 beside any objective."""
 
-    class Params(Hyper):
+    class Params(Settings):
         mu: float = Field(0.1, ge=0, description="weight of the proximal term")
 
-    def at(self, client: Client, model: Network, payload: Payload) -> Steering:
+    def at_client(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:
         anchor, mu = [p.detach().clone() for p in model.parameters()], self.params.mu
 
-        class Proximal(Steering):
+        class Proximal(ClientCorrection):
             def penalty(self, x: Tensor, y: Tensor) -> Tensor:
                 pairs = zip(model.parameters(), anchor, strict=True)
                 return mu / 2 * sum((p - a).pow(2).sum() for p, a in pairs)
@@ -42,26 +42,26 @@ class ToyProx(Correction):
 class ToyScaffold(Correction):
     """SCAFFOLD: control variates at server and clients, the clients' kept in their durable state."""
 
-    def down(self, server: Server) -> dict[str, dict[str, Tensor]]:
+    def to_clients(self, server: Server) -> dict[str, dict[str, Tensor]]:
         return {"control": server.state.group("control")}
 
     def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
         weights = server.state.group("model")
         return {"control_change": {name: weights[name] for name in weights}}
 
-    def at(self, client: Client, model: Network, payload: Payload) -> Steering:
+    def at_client(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:
         zero = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
         server_control = payload.group("control") or zero
         own = client.state.group("control") or zero
         start = {name: p.detach().clone() for name, p in model.named_parameters()}
 
-        class Controlled(Steering):
-            def bend(self) -> None:
+        class Controlled(ClientCorrection):
+            def before_step(self) -> None:
                 for name, p in model.named_parameters():
                     assert p.grad is not None
                     p.grad += server_control[name] - own[name]
 
-            def up(self, steps: int, lr: float) -> dict[str, dict[str, Tensor]]:
+            def after_training(self, steps: int, lr: float) -> dict[str, dict[str, Tensor]]:
                 fresh = {
                     name: own[name] - server_control[name] + (start[name] - p.detach()) / (max(1, steps) * lr)
                     for name, p in model.named_parameters()

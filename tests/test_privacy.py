@@ -1,7 +1,7 @@
-"""Data never leaves a site: all that clients send is caught and searched for their samples, for every method.
+"""Data never leaves a executor: all that clients send is caught and searched for their samples, for every method.
 
 Images are random, so that no two of them are alike by chance. Clients are small, one has a class of a single sample,
-and methods run with the settings that send most. What is caught are the answers of `Site.answer`, whichever engine or
+and methods run with the settings that send most. What is caught are the answers of `Executor.answer`, whichever engine or
 transport carries them.
 """
 
@@ -19,21 +19,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedwild.adaptation.probes import class_moments
+from fedwild.methods.gains.probes import class_moments
 from fedwild.api import configure
-from fedwild.corrections import CORRECTIONS
+from fedwild.training.corrections import CORRECTIONS
 from fedwild.data import ClientSplit, Dataset, DataSettings, Samples, Split, samples_of
 from fedwild.discovery import ESTIMATORS
-from fedwild.discretion import told_outside
-from fedwild.errors import UserError
-from fedwild.experiment import check_embedding
+from fedwild.sites.redaction import told_outside
+from fedwild.core.errors import UserError
+from fedwild.runs.experiment import check_embedding
 from fedwild.methods import METHODS, gains
 from fedwild.methods.fedavg import FedAvg
 from fedwild.models import build
-from fedwild.objectives import OBJECTIVES
-from fedwild.payload import Payload
-from fedwild.protocol import Client
-from fedwild.rng import Rng
+from fedwild.training.objectives import OBJECTIVES
+from fedwild.core.payload import Payload
+from fedwild.contract import Client
+from fedwild.core.rng import Rng
 from tests.leaks import Search, Sent, listen
 from tests.tiny import own, run_experiment, tiny_experiment
 
@@ -503,7 +503,7 @@ def test_without_that_limit_the_search_would_find_the_only_sample_of_a_class(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(gains, "FEWEST_INPUTS", 1)
+    monkeypatch.setattr(gains, "MIN_INPUTS", 1)
     run_at_sites(tmp_path / "run", data, "gains", "dense")
     assert "small, local, declare-1: in tensor 'moments/mean'" in found(heard, searches)
 

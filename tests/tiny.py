@@ -12,15 +12,15 @@ import torch
 
 from fedwild import api
 from fedwild.api import Run, configure
-from fedwild.config import Config
+from fedwild.runs.config import Config
 from fedwild.data import ClientSplit, Dataset, Split
-from fedwild.errors import RoundFailed
-from fedwild.experiment import Experiment, fingerprint
-from fedwild.federation import Federation, Listener
+from fedwild.core.errors import RoundFailed
+from fedwild.runs.experiment import Experiment, fingerprint
+from fedwild.lifecycle.rounds import Federation, Listener
 from fedwild.methods import METHODS
-from fedwild.registry import Registry
+from fedwild.core.registry import Registry
 from fedwild.runs.folder import RunFolder
-from fedwild.task import Task
+from fedwild.contract.task import Task
 
 
 def tiny_dataset(classes: int, per_class: int = 12, seed: int = 0, unknown: int = 1) -> Dataset:

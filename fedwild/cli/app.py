@@ -21,7 +21,7 @@ from fedwild.cli.runs import resume, run, welcome
 from fedwild.cli.show import show_app
 from fedwild.cli.sites import coordinate, flower_app, site
 from fedwild.cli.track import track
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 # Else typer escapes brackets for rich, which does not print them here: `\\[required]`.
 typer.core.HAS_RICH = False

@@ -23,10 +23,10 @@ from fedwild.cli.options import (
     whole,
     working,
 )
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 if TYPE_CHECKING:
-    from fedwild.sweeps import Record, Sweep
+    from fedwild.results.sweeps import Record, Sweep
 
 Metrics = Annotated[
     Names, typer.Option("--metric", metavar="NAME", help="A figure of result.json; repeatable (those `run` shows).")
@@ -57,9 +57,9 @@ def compare(
 
       fedwild compare runs --by method.name --metric auroc --metric fpr95_known_pos --out table.tex --out table.html
     """
-    from fedwild.comparison import compare as compared
-    from fedwild.comparison import find_runs
-    from fedwild.tables import format_of, print_table, write_table
+    from fedwild.results.comparison import compare as compared
+    from fedwild.results.comparison import find_runs
+    from fedwild.results.tables import format_of, print_table, write_table
 
     for file in files or []:
         format_of(file)
@@ -112,7 +112,7 @@ def sweep(
       fedwild sweep my.toml --seeds 0,1,2,3,4 --dry-run
     """
     from fedwild import sweeps
-    from fedwild.batch_display import BatchDisplay
+    from fedwild.results.batch_display import BatchDisplay
 
     if rows not in ("sets", "runs"):
         raise UserError(f"--rows {rows} is not allowed: it must be sets or runs.")
@@ -153,8 +153,9 @@ def plan_of(
 ) -> Sweep:
     """The sweep that a file and options ask for."""
     from fedwild.api import flag_layer
-    from fedwild.config import read_toml, setting_layers
-    from fedwild.sweeps import merged, planned_sweep, read_axes
+    from fedwild.core.toml import read_toml
+    from fedwild.runs.config import setting_layers
+    from fedwild.results.sweeps import merged, planned_sweep, read_axes
 
     base = read_toml(config) if config is not None else {}
     fixed = merged(*setting_layers(settings))
@@ -180,8 +181,8 @@ def show_sweep(
     plan: Sweep, record: Record, failures: dict[str, UserError], metrics: list[str], each_run: bool, as_json: bool
 ) -> None:
     """The closing table, on the screen and in the sweep's folder."""
-    from fedwild.sweeps import compared_sweep, write_tables
-    from fedwild.tables import print_table
+    from fedwild.results.sweeps import compared_sweep, write_tables
+    from fedwild.results.tables import print_table
 
     about: dict[str, Any] = {"sweep": str(plan.folder), "runs": record.rows(failures)}
     if not any(run["state"] == "finished" for run in about["runs"]):

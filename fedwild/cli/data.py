@@ -55,8 +55,8 @@ def data_show(
 ) -> None:
     """Show how classes fall on clients, in the terminal and as a PNG."""
     from fedwild import api
-    from fedwild.data.picture import described, png_picture, terminal_picture
-    from fedwild.experiment import load_and_deal
+    from fedwild.results.pictures.dealing import described, png_picture, terminal_picture
+    from fedwild.runs.experiment import load_and_deal
 
     resolved = api.configure(
         config,

@@ -12,7 +12,7 @@ from fedwild.cli.options import (
     Json,
     out,
 )
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 
 def list_parts(
@@ -26,7 +26,7 @@ def list_parts(
     as_json: Json = False,
 ) -> None:
     """List what can be named, with one line and the parameters of each."""
-    from fedwild.listing import LISTS, rows_of
+    from fedwild.runs.listing import LISTS, rows_of
 
     if kind not in LISTS:
         raise UserError(f"list {kind!r} is not known. Available: {', '.join(LISTS)}.")

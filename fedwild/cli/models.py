@@ -20,7 +20,7 @@ from fedwild.cli.options import (
     whole,
     working,
 )
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 if TYPE_CHECKING:
     from fedwild.api import Run
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def evaluate(folder: Folder, workers: Workers = None, as_json: Json = False, quiet: Quiet = False) -> None:
     """Measure a run's model again on its test split, and show every figure."""
     from fedwild.api import Run
-    from fedwild.console import metrics_table
+    from fedwild.display.run_display import metrics_table
     from fedwild.runs.events import without_nan
 
     with working(quiet) as work:
@@ -49,7 +49,7 @@ def predict(
 ) -> None:
     """Answer with a class or with 'unknown' for each image."""
     from fedwild.api import Run
-    from fedwild.prediction import answer_files
+    from fedwild.lifecycle.predict import answer_files
 
     rows = answer_files(Run(folder), images, client)
     if as_json:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 from rich.console import Console
 
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 if TYPE_CHECKING:
     from fedwild.api import Run
-    from fedwild.console import RunDisplay
-    from fedwild.progress import WorkDisplay
+    from fedwild.display.run_display import RunDisplay
+    from fedwild.display.progress import WorkDisplay
 
 NARROW = 72
 WIDER = 14
@@ -142,7 +142,7 @@ def refuse(options: Mapping[str, object], reason: str) -> None:
 @contextmanager
 def working(quiet: bool = False) -> Iterator[WorkDisplay]:
     """Show how far a command is that makes no run; Ctrl-C ends it in a word."""
-    from fedwild.progress import WorkDisplay
+    from fedwild.display.progress import WorkDisplay
 
     try:
         with WorkDisplay(err, quiet) as display:
@@ -154,7 +154,7 @@ def working(quiet: bool = False) -> Iterator[WorkDisplay]:
 
 def show_result(done: Run, as_json: bool, no_report: bool = False) -> None:
     """The closing figures of a run, and where its folder and its report are."""
-    from fedwild.console import extra_columns, result_lines, result_table
+    from fedwild.display.run_display import extra_columns, result_lines, result_table
 
     written = None if no_report else closing_report(done)
     if as_json:
@@ -174,7 +174,7 @@ def closing_report(done: Run) -> Path | None:
     if os.environ.get("FEDWILD_REPORT") == "no":
         return None
     try:
-        from fedwild.report import write_report
+        from fedwild.results.report import write_report
 
         return write_report(done)
     except KeyboardInterrupt:

@@ -32,7 +32,7 @@ def report(
 
       fedwild report runs/gal-digits-001 --out gal.html --json
     """
-    from fedwild.report import write_report
+    from fedwild.results.report import write_report
 
     count = None if workers is None else number("--workers", workers, 0, range(257))
     written = write_report(folder, path, count)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedwild.cli.options import Json, Names, Quiet, Settings, Words, Workers, err, number, out, real, refuse
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 if TYPE_CHECKING:
-    from fedwild.papers import Table
-    from fedwild.reproduction import Outcome, Plan
-    from fedwild.tables import ResultTable
+    from fedwild.results.papers import Table
+    from fedwild.results.reproduction import Outcome, Plan
+    from fedwild.results.tables import ResultTable
 
 
 def reproduce(
@@ -70,8 +70,8 @@ def reproduce(
       fedwild reproduce gains/table1 --only setting=reviews-dvd-books --seeds 0,1,2 --out gains.md
     """
     from fedwild import papers
-    from fedwild.reproduction import outcomes_of, plan, result_table
-    from fedwild.tables import format_of
+    from fedwild.results.reproduction import outcomes_of, plan, result_table
+    from fedwild.results.tables import format_of
 
     targets = [Path(file) for file in files or []]
     for target in targets:
@@ -103,8 +103,8 @@ def reproduce(
 
 def carried_out(todo: Plan, folder: Path, workers: int | None, quiet: bool) -> dict[str, UserError]:
     """Do what is not done yet; what ended runs, by label."""
-    from fedwild.batch import carry_out
-    from fedwild.batch_display import BatchDisplay
+    from fedwild.results.batch import carry_out
+    from fedwild.results.batch_display import BatchDisplay
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def show(
 ) -> None:
     """The table on the terminal or as JSON."""
     from fedwild.runs.events import without_nan
-    from fedwild.tables import print_table
+    from fedwild.results.tables import print_table
 
     if as_json:
         about: dict[str, Any] = {
@@ -150,7 +150,7 @@ def show(
 
 def write(table: ResultTable, targets: list[Path], as_json: bool) -> None:
     """The table in files, after it was shown: should one be unwritable now, nothing is lost."""
-    from fedwild.tables import write_table
+    from fedwild.results.tables import write_table
 
     for target in targets:
         write_table(table, target)
@@ -161,8 +161,8 @@ def write(table: ResultTable, targets: list[Path], as_json: bool) -> None:
 def show_list(name: str | None, only: str | None, targets: list[Path], as_json: bool) -> None:
     """All tables, or the rows of one."""
     from fedwild import papers
-    from fedwild.reproduction.listing import cells_listed, described, tables_listed, waiting_lines
-    from fedwild.tables import print_table, terminal_table
+    from fedwild.results.reproduction.listing import cells_listed, described, tables_listed, waiting_lines
+    from fedwild.results.tables import print_table, terminal_table
 
     tables = [chosen(papers.table(name), only)] if name is not None else papers.tables()
     listed = cells_listed(tables[0]) if name is not None else tables_listed(tables)

@@ -79,8 +79,8 @@ def run(
     `fedwild list settings` shows what --set and a config file may say of data, federation, evaluation and engine.
     """
     from fedwild import api
-    from fedwild.console import RunDisplay
-    from fedwild.tracking import tracked
+    from fedwild.display.run_display import RunDisplay
+    from fedwild.results.tracking import tracked
 
     resolved = api.configure(
         config,
@@ -118,8 +118,8 @@ def resume(
     A run over real sites is reached as before, unless --superlink, --listen or --certificates say otherwise.
     """
     from fedwild import api
-    from fedwild.console import RunDisplay
-    from fedwild.tracking import tracked
+    from fedwild.display.run_display import RunDisplay
+    from fedwild.results.tracking import tracked
 
     with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard, folder) as listener:
         display.folder = str(folder)
@@ -186,8 +186,8 @@ def welcome(
       fedwild welcome runs/fedavg-sites-001 --client hospital-c
     """
     from fedwild import arrival
-    from fedwild.console import RunDisplay
-    from fedwild.tracking import tracked
+    from fedwild.display.run_display import RunDisplay
+    from fedwild.results.tracking import tracked
 
     with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard) as listener:
         done = arrival.welcome(

@@ -77,8 +77,8 @@ def show_outliers(
     """
     from fedwild import api
     from fedwild.data import load
-    from fedwild.openset.contact_sheet import ALL, data_sheet, run_sheet
-    from fedwild.pictures.sheet import write
+    from fedwild.results.pictures.contact_sheet import ALL, data_sheet, run_sheet
+    from fedwild.results.pictures.sheet import write
     from fedwild.runs.events import without_nan
 
     samples = number("--rows", rows, 6, range(1, 101))
@@ -142,7 +142,7 @@ def show_masks(
       fedwild show masks runs/fedpd-digits-001 --layer conv1.conv --client client-00 --client client-01 --json
     """
     from fedwild.api import Run
-    from fedwild.pictures.masks import mask_figures, write
+    from fedwild.results.pictures.masks import mask_figures, write
 
     masks = mask_figures(Run(folder), layers or (), clients or ())
     write(masks, png)
@@ -174,7 +174,7 @@ def show_confusion(
       fedwild show confusion runs/local-only-digits-001 --client client-03 --png three.png --json
     """
     from fedwild.api import Run
-    from fedwild.pictures.confusion import confusion_figures, write
+    from fedwild.results.pictures.confusion import confusion_figures, write
 
     with working(quiet) as work:
         confusion = confusion_figures(Run(folder), client, whole(workers), tell=work.tell)
@@ -213,9 +213,9 @@ def show_features(
       fedwild show features runs/fedavg-digits-001 --samples 500 --seed 3 --png map.png --json
     """
     from fedwild.api import Run
-    from fedwild.pictures.features import FEWEST, SAMPLES, feature_figures, write
+    from fedwild.results.pictures.features import MIN_SAMPLES, SAMPLES, feature_figures, write
 
-    count = number("--samples", samples, SAMPLES, range(FEWEST, 100_001))
+    count = number("--samples", samples, SAMPLES, range(MIN_SAMPLES, 100_001))
     draws = number("--seed", seed, 0, range(2**63))
     with working(quiet) as work:
         features = feature_figures(Run(folder), count, draws, client, whole(workers), tell=work.tell)
@@ -252,7 +252,7 @@ def show_novel(
       fedwild show novel runs/gal-digits-001 --client client-03 --columns 12 --png three.png --json
     """
     from fedwild.api import Run
-    from fedwild.pictures.novel import COLUMNS, novel_figures, write
+    from fedwild.results.pictures.novel import COLUMNS, novel_figures, write
 
     most = number("--columns", columns, COLUMNS, range(1, 51))
     run = Run(folder)

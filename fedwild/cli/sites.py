@@ -38,7 +38,7 @@ from fedwild.cli.options import (
     show_result,
     whole,
 )
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 flower_app = typer.Typer(help="Certificates and keys for real sites, and Flower's own programs.", no_args_is_help=True)
 
@@ -82,7 +82,7 @@ def site(
     if not isinstance(seconds, float) or not 0 <= seconds < 1e7:
         raise UserError(f"--wait {wait} is not allowed: it must be a number of seconds.")
     with needs_flower():
-        from fedwild.flower.site import SiteOptions, run_site
+        from fedwild.sites.site import SiteOptions, run_site
 
     def tell(text: str) -> None:
         if not quiet:
@@ -135,12 +135,13 @@ def coordinate(
       fedwild coordinate --method fedov --listen 127.0.0.1:8443 --set 'data.coordinator="holdout.npz"'
     """
     with needs_flower():
-        from fedwild.flower.coordinator import coordinate as begin
-        from fedwild.flower.coordinator import settings_for_sites
+        from fedwild.sites.coordinator import coordinate as begin
+        from fedwild.sites.coordinator import settings_for_sites
     from fedwild.api import flag_layer
-    from fedwild.config import read_toml, setting_layers
-    from fedwild.console import RunDisplay
-    from fedwild.tracking import tracked
+    from fedwild.core.toml import read_toml
+    from fedwild.runs.config import setting_layers
+    from fedwild.display.run_display import RunDisplay
+    from fedwild.results.tracking import tracked
 
     flags = flag_layer(
         method=method, model=model, clients=whole(sites), rounds=whole(rounds), seed=whole(seed), start_from=start_from
@@ -178,7 +179,7 @@ def flower_keys(
     from fedwild.cli.options import number
 
     with needs_flower():
-        from fedwild.flower.keys import make_keys
+        from fedwild.sites.keys import make_keys
     for path in make_keys(folder, hosts or [], sites or [], number("--days", days, 365, range(1, 36501))):
         out.print(str(path), highlight=False, markup=False, soft_wrap=True)
 
@@ -201,9 +202,10 @@ def flower_write_app(
       fedwild flower app federation my.toml && flwr run federation my-superlink --stream
     """
     with needs_flower():
-        from fedwild.flower.app import write_app
-        from fedwild.flower.coordinator import check_before, settings_for_sites
-    from fedwild.config import read_toml, setting_layers
+        from fedwild.sites.app import write_app
+        from fedwild.sites.coordinator import check_before, settings_for_sites
+    from fedwild.core.toml import read_toml
+    from fedwild.runs.config import setting_layers
 
     layers = [read_toml(config) if config is not None else {}, *setting_layers(settings or ())]
     resolved = settings_for_sites(*layers)

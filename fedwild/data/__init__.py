@@ -3,7 +3,6 @@
 from fedwild.data.classes import ClassRoles, choose_classes
 from fedwild.data.dataset import Dataset
 from fedwild.data.partition import PARTITIONS, PartitionEntry, default_partition, parse_partition
-from fedwild.data.picture import class_counts, png_picture, terminal_picture
 from fedwild.data.samples import NO_CLASS, Samples, samples_of
 from fedwild.data.settings import SITES, DataSettings, NewcomerSettings, PartitionSettings
 from fedwild.data.sources import DATASETS, DataEntry, check_names, data_names, load, prepare, with_newcomers
@@ -27,16 +26,13 @@ __all__ = [
     "admitted",
     "check_names",
     "choose_classes",
-    "class_counts",
     "data_names",
     "default_partition",
     "load",
     "make_split",
     "parse_partition",
-    "png_picture",
     "prepare",
     "samples_of",
     "site_split",
-    "terminal_picture",
     "with_newcomers",
 ]

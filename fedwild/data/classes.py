@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedwild.data.settings import DataSettings
-from fedwild.errors import UserError, unknown_name
+from fedwild.core.errors import UserError, unknown_name
 
 DEFAULT_KNOWN = {"digits": 6}  # the quick start has something unknown to find
 

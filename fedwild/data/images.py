@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 _CHUNK = 2048  # samples converted at a time, to keep float copies small
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:

@@ -14,18 +14,18 @@ import numpy as np
 from pydantic import Field
 
 from fedwild.data.dataset import Dataset
-from fedwild.errors import UserError, unknown_name
-from fedwild.hyper import Hyper, validated
+from fedwild.core.errors import UserError, unknown_name
+from fedwild.core.settings import Settings, validated
 
 REDRAWS = 2000  # a feasible Dirichlet draw comes within a few dozen; more only delays the error
 DEFAULT_CLIENTS = 10
 
 
-class NoParams(Hyper):
+class NoParams(Settings):
     """A partition without settings."""
 
 
-class QuantityParams(Hyper):
+class QuantityParams(Settings):
     """Settings of `quantity`."""
 
     beta: float = Field(0.5, gt=0, description="Concentration: smaller is more uneven.")
@@ -38,19 +38,19 @@ class DirichletParams(QuantityParams):
     balance: bool = Field(True, description="A client that has its fair share of all samples gets no more.")
 
 
-class ClassesParams(Hyper):
+class ClassesParams(Settings):
     """Settings of `classes`, the papers' #C=k."""
 
     k: int = Field(2, ge=1, description="How many classes each client has.")
 
 
-class ShardsParams(Hyper):
+class ShardsParams(Settings):
     """Settings of `shards`."""
 
     shards_per_client: int = Field(2, ge=1, description="Label-sorted shards that each client gets.")
 
 
-class DomainParams(Hyper):
+class DomainParams(Settings):
     """Settings of `domain`."""
 
     clients_per_domain: int = Field(1, ge=1, description="Clients that share one domain's samples (at random).")
@@ -76,9 +76,9 @@ class PartitionEntry:
 
     name: str
     summary: str
-    Params: type[Hyper]
+    Params: type[Settings]
     deal: Deal
-    loosen: Callable[[Any, int, int], Hyper] = lambda params, classes, clients: params
+    loosen: Callable[[Any, int, int], Settings] = lambda params, classes, clients: params
 
 
 def deal_iid(
@@ -341,7 +341,7 @@ def parse_partition(text: str) -> tuple[str, dict[str, Any]]:
         raise UserError(f"partition.name={text!r}: {value!r} is not a number; write for example {name}:1.") from None
 
 
-def check_params(name: str, params: dict[str, Any]) -> Hyper:
+def check_params(name: str, params: dict[str, Any]) -> Settings:
     """The settings of this partition, validated; each problem names its key."""
     if name not in PARTITIONS:
         raise unknown_name("partition", name, PARTITIONS)
@@ -365,7 +365,7 @@ def default_partition(dataset: Dataset) -> str:
     return "domain" if len(dataset.domains) > 1 else "dirichlet"
 
 
-def client_names(name: str, params: Hyper, clients: int | None, dataset: Dataset) -> tuple[str, ...]:
+def client_names(name: str, params: Settings, clients: int | None, dataset: Dataset) -> tuple[str, ...]:
     """The clients' names, in order; `clients` may be left out where the data decides it."""
     if name == "owner":
         return _given_by_data("owners", dataset.owners, clients)

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedwild.data.augment import PAD, augment_batch
 from fedwild.data.dataset import Dataset, stored_divisor
 from fedwild.data.settings import DataSettings
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 NO_CLASS = -1
 Level = float | Sequence[float] | None

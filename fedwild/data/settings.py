@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from fedwild.hyper import Hyper
+from fedwild.core.settings import Settings
 
 
 def _as_names(value: Any) -> Any:
@@ -23,7 +23,7 @@ Count = Annotated[int, Field(ge=0, strict=True)]
 Positive = Annotated[int, Field(ge=1)]
 
 
-class NewcomerSettings(Hyper):
+class NewcomerSettings(Settings):
     """A client that brings data of its own, under its own names for classes."""
 
     name: str = Field(
@@ -40,7 +40,7 @@ class NewcomerSettings(Hyper):
     welcomed: bool = Field(False, description="It is a member already when the run begins.")
 
 
-class DataSettings(Hyper):
+class DataSettings(Settings):
     """Which data, which of its classes are known, and how samples become inputs."""
 
     name: str | list[str] = Field(
@@ -166,7 +166,7 @@ class DataSettings(Hyper):
         return self
 
 
-class PartitionSettings(Hyper):
+class PartitionSettings(Settings):
     """How training data is dealt to clients. Settings of another partition than the chosen one are errors."""
 
     name: str | None = Field(

@@ -14,8 +14,8 @@ from fedwild.data.dataset import Dataset
 from fedwild.data.npz import pack_json, read_npz, unpack_json, write_npz
 from fedwild.data.partition import PARTITIONS, check_params, client_names, default_partition, parse_partition
 from fedwild.data.settings import DataSettings
-from fedwild.errors import UserError, unknown_name
-from fedwild.hyper import Hyper
+from fedwild.core.errors import UserError, unknown_name
+from fedwild.core.settings import Settings
 
 FORMAT = 1
 _PARTS = ("train", "validation", "unlabelled", "test")
@@ -251,7 +251,7 @@ def site_split(
     )
 
 
-def chosen_partition(dataset: Dataset, text: str | None, params: dict[str, Any]) -> tuple[str, Hyper]:
+def chosen_partition(dataset: Dataset, text: str | None, params: dict[str, Any]) -> tuple[str, Settings]:
     name, parsed = parse_partition(text) if text else (default_partition(dataset), {})
     return name, check_params(name, {**parsed, **params})
 
@@ -290,7 +290,7 @@ def _deal(
     dataset: Dataset,
     rows: np.ndarray,
     name: str,
-    params: Hyper,
+    params: Settings,
     clients: int,
     rng: np.random.Generator,
     loose: bool = False,

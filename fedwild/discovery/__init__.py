@@ -1,14 +1,15 @@
-"""Finding novel classes: which unlabelled samples are new, how many classes they are, and where these lie."""
+"""Estimators of the number of novel classes among unlabelled samples, and what several methods need for discovery."""
 
-from fedwild.discovery.base import ESTIMATORS, Estimate, Estimator
+from fedwild.discovery.base import ESTIMATORS, ClassCount, Estimate, Estimator
 from fedwild.discovery.committee import Committee
 from fedwild.discovery.given import Given
 from fedwild.discovery.macc import MaxAccuracy, MaxAccuracyPIM
-from fedwild.discovery.pool import Clusters, KnownClasses, clusters_of
+from fedwild.discovery.pool import Clusters, KnownClasses, cluster_embeddings
 from fedwild.discovery.ppm import PotentialPrototypeMerge
 
 __all__ = [
     "ESTIMATORS",
+    "ClassCount",
     "Clusters",
     "Committee",
     "Estimate",
@@ -18,5 +19,5 @@ __all__ = [
     "MaxAccuracy",
     "MaxAccuracyPIM",
     "PotentialPrototypeMerge",
-    "clusters_of",
+    "cluster_embeddings",
 ]

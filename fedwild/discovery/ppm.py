@@ -1,4 +1,4 @@
-"""Potential prototype merge, GAL's own estimate (section 3.3.2)."""
+"""Potential prototype merge, the estimator of GAL's paper (section 3.3.2)."""
 
 from __future__ import annotations
 
@@ -7,58 +7,59 @@ from pydantic import Field
 from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import pdist
 
-from fedwild.discovery.base import ESTIMATORS, Estimate, Estimator, with_prototypes
+from fedwild.core.rng import Rng
+from fedwild.core.settings import Settings
+from fedwild.discovery.base import ESTIMATORS, Estimate, Estimator, find_prototypes
 from fedwild.discovery.pool import Clusters, Floats, Ints, KnownClasses
-from fedwild.hyper import Hyper
-from fedwild.rng import Rng
 
 
-def dense_regions(distances: Floats, points: int, radii: Floats) -> Ints:
-    """DBSCAN's number of clusters with min_samples = 2 at each radius, noise not counted.
+def count_dense_regions(distances: Floats, points: int, radii: Floats) -> Ints:
+    """Return the number of clusters that DBSCAN finds with min_samples = 2 at each radius, without noise.
 
-    With min_samples = 2 every point that has a neighbour is a core point, so the clusters are the components of single
-    linkage with two points or more: one tree, made of one condensed distance matrix, serves all radii.
+    With min_samples = 2, every point with a neighbour is a core point. The clusters are therefore the components of
+    single linkage with at least two points, and one tree of the condensed `distances` serves all radii.
     """
     merges = linkage(distances, "single")
     left, right, heights = merges[:, 0].astype(int), merges[:, 1].astype(int), merges[:, 2]
-    # Two lone points make one region more, a point that joins a region none, two regions that meet one fewer.
+    # Two single points form a new region, a point that joins a region changes nothing, two regions become one.
     change = (left < points).astype(int) + (right < points).astype(int) - 1
     return np.append(0, np.cumsum(change))[np.searchsorted(heights, radii, side="right")].astype(np.int64)
 
 
 def rising_radii(distances: Floats, steps: int) -> Floats:
-    """Eq. 8: from the smallest to the largest distance in equal steps; a radius of 0 is left out."""
+    """Return the radii of Eq. 8: from the smallest to the largest distance in equal steps, without a radius of 0."""
     radii = np.linspace(distances.min(), distances.max(), steps + 1)
     return radii[radii > 0]
 
 
 @ESTIMATORS.add("ppm")
 class PotentialPrototypeMerge(Estimator):
-    """GAL's potential prototype merge: most dense regions over a rising radius."""
+    """GAL's potential prototype merge: the largest number of dense regions over a rising radius."""
 
-    class Params(Hyper):
-        steps: int = Field(50, ge=1, description="steps from the smallest to the largest distance of two clusters")
+    class Params(Settings):
+        steps: int = Field(50, ge=1, description="steps from the smallest to the largest distance between clusters")
 
     params: Params
+    curve_axes = ("radius", "dense regions")
 
     def _estimate(self, pool: Clusters, known: KnownClasses, rng: Rng) -> Estimate:
         curve = self.curve(pool)
         number = max((count for _, count in curve), default=0)
-        # As in the paper, clusters count alike, however many samples they have.
+        # As in the paper, all clusters have the same weight, whatever their number of samples.
         limits = self.limits(pool, number)
-        return with_prototypes(pool, max(1, int(number)), limits, curve, rng.sklearn("prototypes"), weighted=False)
+        return find_prototypes(pool, max(1, int(number)), limits, curve, rng.sklearn("prototypes"), weighted=False)
 
     def curve(self, pool: Clusters) -> list[tuple[float, float]]:
-        """The number of dense regions by radius."""
+        """Return the number of dense regions by radius."""
         if len(pool) < 2:
             return []
         distances = pdist(pool.centroids)
         radii = rising_radii(distances, self.params.steps)
-        counts = dense_regions(distances, len(pool), radii)
+        counts = count_dense_regions(distances, len(pool), radii)
         return list(zip(radii.tolist(), counts.astype(float).tolist(), strict=True))
 
     def limits(self, pool: Clusters, number: float) -> tuple[int, int]:
-        """From the least to the most that any tenth of the clusters, left out, changes the number to."""
+        """Return the smallest and largest number found when each tenth of the clusters is omitted in turn."""
         numbers = [number]
         for part in range(10):
             rest = pool.at(np.arange(len(pool)) % 10 != part)

@@ -1,4 +1,4 @@
-"""What discovered classes stand for in figures, as long as nobody has named them."""
+"""Which true class a discovered class stands for in metrics, while it has no true name."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from fedwild.classes import NOVEL
-from fedwild.protocol import Outcome, Server
+from fedwild.contract import Outcome, Server
+from fedwild.core.classes import NOVEL
 
 
 def covered_truth(server: Server, outcome: Outcome) -> Tensor:
-    """The true ids (n,): each discovered class stands for the novel class that it covers best, one for one.
+    """Return the true ids (n,), with each discovered class matched one-to-one to the novel class that it covers best.
 
-    A discovered class that somebody has given its true name keeps it.
+    A discovered class that was given its true name keeps it.
     """
     truth, names = outcome.truth.clone(), np.array(outcome.true_names)
     answers = outcome.prediction.logits.argmax(1).numpy()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedwild.config import EngineSettings
-from fedwild.engines.base import Engine
+from fedwild.runs.settings import EngineSettings
+from fedwild.contract.engine import Engine
 from fedwild.engines.local import LocalEngine
-from fedwild.engines.site import Site
-from fedwild.workers import worker_count
+from fedwild.engines.executor import Executor
+from fedwild.engines.workers import worker_count
 
-Connect = Callable[[Site], Engine]
-"""Makes an engine for the clients of a site, or for real sites that this one coordinates."""
+Connect = Callable[[Executor], Engine]
+"""Makes an engine for the clients of a executor, or for real sites that this one coordinates."""
 
 
 def engine_of(settings: EngineSettings) -> Connect:
@@ -22,5 +22,5 @@ def engine_of(settings: EngineSettings) -> Connect:
         from fedwild.engines.ray_cluster import check_address
 
         check_address(settings.address)
-        return lambda site: RayEngine(site, workers, settings.address)
-    return lambda site: LocalEngine(site, workers)
+        return lambda executor: RayEngine(executor, workers, settings.address)
+    return lambda executor: LocalEngine(executor, workers)

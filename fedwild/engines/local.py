@@ -22,9 +22,9 @@ from multiprocessing.process import BaseProcess
 
 import torch
 
-from fedwild.engines.base import Answer, Job
-from fedwild.engines.site import Site
-from fedwild.protocol import single_thread
+from fedwild.contract.engine import Answer, Job
+from fedwild.engines.executor import Executor
+from fedwild.engines.threads import single_thread
 
 # While a job this short is answered and looked at, its worker would stand idle: it gets the next one beforehand.
 SHORT_JOB_SECONDS = 0.05
@@ -49,16 +49,16 @@ class Worker:
 class LocalEngine:
     """Runs clients on this machine's cores."""
 
-    def __init__(self, site: Site, workers: int) -> None:
-        self._site = site
+    def __init__(self, executor: Executor, workers: int) -> None:
+        self._executor = executor
         self._threads = torch.get_num_threads()
         single_thread()
-        on_cpu = torch.device(site.task.device).type == "cpu"
+        on_cpu = torch.device(executor.task.device).type == "cpu"
         # A forked process cannot use CUDA once its parent has; spawning costs an import but is safe.
         forks = on_cpu and "fork" in multiprocessing.get_all_start_methods()
         self._context = multiprocessing.get_context("fork" if forks else "spawn")
         if not forks:
-            share(site)
+            share(executor)
         # A million objects of imported libraries need not be looked through for garbage, here or in a worker.
         gc.freeze()
         self._died_once: list[Job] = []
@@ -67,7 +67,7 @@ class LocalEngine:
     def _start(self) -> Worker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(  # type: ignore[attr-defined]
-            target=work, args=(self._site, theirs, os.getpid()), daemon=True
+            target=work, args=(self._executor, theirs, os.getpid()), daemon=True
         )
         process.start()
         theirs.close()
@@ -81,7 +81,7 @@ class LocalEngine:
         if not self._workers:
             for job in queue:
                 started(job)
-                yield self._site.execute(job)
+                yield self._executor.execute(job)
             return
         busy: dict[Connection, Worker] = {}
 
@@ -134,13 +134,13 @@ class LocalEngine:
             worker.process.terminate()
             worker.process.join()
         self._workers = []
-        self._site.close()
+        self._executor.close()
         gc.unfreeze()
         torch.set_num_threads(self._threads)
         torch.set_flush_denormal(False)
 
 
-def work(site: Site, pipe: Connection, parent: int) -> None:
+def work(executor: Executor, pipe: Connection, parent: int) -> None:
     """A worker's life: jobs in, answers out, until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
@@ -151,7 +151,7 @@ def work(site: Site, pipe: Connection, parent: int) -> None:
             while not pipe.poll(1.0):
                 if os.getppid() != parent:
                     return
-            pipe.send_bytes(site.execute(Job.from_json(pipe.recv_bytes())).to_json())
+            pipe.send_bytes(executor.execute(Job.from_json(pipe.recv_bytes())).to_json())
 
 
 def die_with_parent() -> None:
@@ -161,8 +161,8 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
-def share(site: Site) -> None:
+def share(executor: Executor) -> None:
     """Move the data into shared memory for processes that do not inherit ours."""
-    data = site.dataset
+    data = executor.dataset
     for tensor in (data.x_train, data.y_train, data.x_test, data.y_test, data.domain_train, data.domain_test):
         tensor.share_memory_()

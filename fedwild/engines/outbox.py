@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from fedwild.payload import Payload
+from fedwild.core.payload import Payload
 
 
 class Outbox:

@@ -24,14 +24,14 @@ import torch
 from torch import Tensor
 
 from fedwild.data import Dataset
-from fedwild.engines.base import Answer, Job
+from fedwild.contract.engine import Answer, Job
 from fedwild.engines.local import SHORT_JOB_SECONDS
 from fedwild.engines.ray_cluster import connect, one_line, python_path
-from fedwild.engines.site import Site, state_file
-from fedwild.errors import BadReply, UserError
-from fedwild.payload import Payload
-from fedwild.protocol import single_thread
-from fedwild.task import Task
+from fedwild.engines.executor import Executor, state_file
+from fedwild.core.errors import BadReply, UserError
+from fedwild.core.payload import Payload
+from fedwild.engines.threads import single_thread
+from fedwild.contract.task import Task
 
 try:
     import ray
@@ -70,11 +70,11 @@ class Reply:
 
 
 class ClientActor:
-    """A site without files, in a process of Ray's."""
+    """A executor without files, in a process of Ray's."""
 
     def __init__(self, home: dict[str, Any]) -> None:
         single_thread()
-        self._site = unpacked(home)
+        self._executor = unpacked(home)
         self._payload: tuple[str, Payload] | None = None
         gc.freeze()
 
@@ -91,7 +91,7 @@ class ClientActor:
             kept = None if call.state is None else decoded(call.state)
         except BadReply as error:
             return Reply(error=str(error), damaged=True)
-        done = self._site.answer(job, self._payload[1], kept)
+        done = self._executor.answer(job, self._payload[1], kept)
         changed = None if done.state is None else np.frombuffer(done.state, np.uint8)
         seconds = time.perf_counter() - begin
         return Reply(
@@ -114,18 +114,18 @@ class Worker:
 class RayEngine:
     """Runs clients in Ray actors, as many as workers are asked for and the cluster has cores, but at least one."""
 
-    def __init__(self, site: Site, workers: int, address: str | None) -> None:
-        self._site = site
+    def __init__(self, executor: Executor, workers: int, address: str | None) -> None:
+        self._executor = executor
         self._where = "engine.name = 'ray'" if address is None else f"engine.address = {address!r}"
         self._workers: list[Worker] = []
         self._payloads: dict[str, ray.ObjectRef] = {}
-        self._connection = connect(address, workers, sum(array.nbytes for array in tensors_of(site.dataset).values()))
+        self._connection = connect(address, workers, sum(array.nbytes for array in tensors_of(executor.dataset).values()))
         self._threads = torch.get_num_threads()
         single_thread()
         try:
             count = max(1, min(workers, int(ray.cluster_resources().get("CPU", 1))))
-            self._kind = actor_kind(site.task.device, count)
-            self._home = ray.put(packed(site))
+            self._kind = actor_kind(executor.task.device, count)
+            self._home = ray.put(packed(executor))
             self._workers = self._arrived([self._start() for _ in range(count)])
         except BaseException:
             self.close()
@@ -190,7 +190,7 @@ class RayEngine:
         state = None
         if job.state is not None:
             assert job.client is not None
-            state = np.fromfile(state_file(self._site.states, job.client, job.state), np.uint8)
+            state = np.fromfile(state_file(self._executor.states, job.client, job.state), np.uint8)
         return Call(job, self._payloads[job.payload], state)
 
     def _receive(self, worker: Worker) -> tuple[Answer | None, Worker]:
@@ -231,8 +231,8 @@ class RayEngine:
             )
         begin = time.perf_counter()
         try:
-            version = job.state if reply.state is None else self._site.keep(reply.state.tobytes(), job)
-            with open(self._site.spool / f"up-{job.step.index}-{job.kind}-ray", "ab") as file:
+            version = job.state if reply.state is None else self._executor.keep(reply.state.tobytes(), job)
+            with open(self._executor.spool / f"up-{job.step.index}-{job.kind}-ray", "ab") as file:
                 offset = file.tell()
                 file.write(reply.reply.data)
         except OSError as error:
@@ -266,29 +266,29 @@ def tensors_of(dataset: Dataset) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in fields.items() if isinstance(value, Tensor)}
 
 
-def packed(site: Site) -> dict[str, Any]:
-    """A site for the object store: actors of a node share the arrays, and each makes the rest for itself."""
-    arrays = tensors_of(site.dataset)
-    about = {f.name: getattr(site.dataset, f.name) for f in dataclasses.fields(site.dataset) if f.name not in arrays}
-    task = site.task
+def packed(executor: Executor) -> dict[str, Any]:
+    """A executor for the object store: actors of a node share the arrays, and each makes the rest for itself."""
+    arrays = tensors_of(executor.dataset)
+    about = {f.name: getattr(executor.dataset, f.name) for f in dataclasses.fields(executor.dataset) if f.name not in arrays}
+    task = executor.task
     # Ray shows an actor its own GPU alone.
     device = "cuda" if torch.device(task.device).type == "cuda" else task.device
     fresh = Task(task.input_shape, task.model, task.model_params, device)
     return {
         "arrays": arrays,
-        "rest": cloudpickle.dumps((about, site.split, site.data, site.method, fresh, site.seed)),
+        "rest": cloudpickle.dumps((about, executor.split, executor.data, executor.method, fresh, executor.seed)),
     }
 
 
-def unpacked(home: dict[str, Any]) -> Site:
-    """The site in an actor."""
+def unpacked(home: dict[str, Any]) -> Executor:
+    """The executor in an actor."""
     about, split, data, method, task, seed = cloudpickle.loads(home["rest"])
     with warnings.catch_warnings():
         # The arrays cannot be written to, and nobody does.
         warnings.filterwarnings("ignore", message=".*not writable.*")
         fields = about | {name: torch.from_numpy(array) for name, array in home["arrays"].items()}
     nowhere = Path(os.devnull)
-    return Site(Dataset(**fields), split, data, method, task, seed, nowhere, nowhere)
+    return Executor(Dataset(**fields), split, data, method, task, seed, nowhere, nowhere)
 
 
 def decoded(array: np.ndarray) -> Payload:

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 MARK = "FEDWILD_RAY"
 # Sockets lie in Ray's folder, and the system allows them 107 characters, of which Ray uses most.

@@ -1,4 +1,4 @@
-"""One readable file per method."""
+"""One readable file per method; the large ones are packages whose files are their phases in the paper's order."""
 
 from fedwild.methods import (  # noqa: F401  (each registers itself)
     afl,
@@ -16,6 +16,8 @@ from fedwild.methods import (  # noqa: F401  (each registers itself)
     local_only,
     qffl,
 )
-from fedwild.methods.base import METHODS
+from fedwild.methods.registry import METHODS, add_presets, demonstration
 
-__all__ = ["METHODS"]
+add_presets()
+
+__all__ = ["METHODS", "demonstration"]

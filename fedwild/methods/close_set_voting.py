@@ -1,36 +1,34 @@
 """Close-set voting. Guha, Talwalkar, Smith: One-shot federated learning. 2019; as compared in FedOV (Table 1).
 
-Each client trains a closed-set classifier over all K classes of the federation from its own random
-initialisation and uploads it once. The server keeps them all; the answer is the mean of their probabilities.
+Each client trains a closed-set classifier over all K classes of the federation from its own random initialisation and
+uploads it once. The server keeps them all; the answer is the mean of their probabilities.
 """
 
 from __future__ import annotations
 
-from fedwild.methods.base import METHODS
+from fedwild.contract import Answering, Server
 from fedwild.methods.distilled import Distilled, DistilledParams
 from fedwild.methods.one_shot import OneShot, OneShotTraining
-from fedwild.predictors import Vote
-from fedwild.protocol import Client, Predictor, Server
+from fedwild.methods.registry import METHODS
+from fedwild.openset.predictors import Vote
 
 
 @METHODS.add("close-set-voting")
 class CloseSetVoting(OneShot):
-    """One shot: every client trains alone and uploads once; the ensemble's mean probability decides."""
+    """Averages the probabilities of models that clients train alone and upload once."""
 
     Params = OneShotTraining
-    digits = {"method": {"epochs": 40}}
     params: OneShotTraining
 
-    def predictor(self, server: Server, client: Client | None = None) -> Predictor:
-        """The vote of every client that had something to learn from."""
-        return Vote(list(self.voters(server).values()), len(server.classes), self.score)
+    def answers(self, server: Server) -> Answering:
+        """The votes of all clients with training samples."""
+        classes = len(server.classes)
+        return Answering(lambda _: Vote(list(self.voters(server).values()), classes, self.score), server.clients)
 
 
 @METHODS.add("distilled-close-set")
 class DistilledCloseSet(Distilled, CloseSetVoting):
-    """Close-set voting taught to a single network on public unlabelled data."""
+    """Close-set voting, distilled into a single network on public unlabelled data."""
 
     class Params(OneShotTraining, DistilledParams):
         pass
-
-    digits = {"method": {"epochs": 40}, "data": {"public": 0.2}}

@@ -1,4 +1,4 @@
-"""What methods share that weigh clients by how they fare: weights for newcomers, and losses of the received model."""
+"""What methods share that weight clients by their losses: weights for newcomers, and losses of the received model."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from fedwild.errors import BadReply
-from fedwild.methods.fedavg import FedAvg
-from fedwild.payload import Payload
-from fedwild.protocol import Client, Server
-from fedwild.rng import Rng
-from fedwild.training import mean_loss
+from fedwild.contract import Client, Server
+from fedwild.core.errors import BadReply
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.methods.fedavg import AveragingRounds
+from fedwild.training.loop import mean_loss
 
 RECEIVED = "received_loss"
-LARGEST = torch.finfo(torch.float32).max
+MAX_LOSS = torch.finfo(torch.float32).max
 
 
-class LossReporting(FedAvg):
-    """FedAvg whose clients also tell the loss, before training, of the weights that they received."""
+class LossReportingRounds(AveragingRounds):
+    """FedAvg's rounds in which clients also send the loss, before training, of the weights that they received."""
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
-        model = client.task.network(payload.group("model"), self.outputs(len(client.classes)), self.bias)
+        model = self.method.network(payload, client)
         loss = mean_loss(model, client.train, self.objective, rng)
-        reply = self.trained(model, payload, client, rng)
+        reply = self.train(model, payload, client, rng)
         reply.info[RECEIVED] = loss
         return reply
 
@@ -33,15 +33,15 @@ class LossReporting(FedAvg):
         loss = reply.info.get(RECEIVED)
         if not reply.info["samples"]:
             return
-        # A larger one cannot be a network's, and could make the others' weights vanish in rounding.
-        if not isinstance(loss, float) or not math.isfinite(loss) or abs(loss) > LARGEST:
+        # A larger loss is not a network's, and rounding could make the others' weights vanish.
+        if not isinstance(loss, float) or not math.isfinite(loss) or abs(loss) > MAX_LOSS:
             raise BadReply(f"info {RECEIVED!r} is {str(loss)[:40]}, expected a loss")
 
 
-def admitted(weights: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
-    """Weights that add up to 1, with 1/N for each of `names` that is new; the others are scaled to make room.
+def add_clients(weights: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
+    """Return weights that sum to 1, with 1/N for each new one of `names`; the others are scaled to make room.
 
-    N counts old and new ones, so that all are equal where all are new.
+    N counts old and new clients, so that all weights are equal where all clients are new.
     """
     new = [name for name in names if name not in weights]
     count = len(weights) + len(new)

@@ -1,100 +1,111 @@
 """FedAvg. McMahan, Moore, Ramage, Hampson, Agueera y Arcas: Communication-efficient learning of deep networks
 from decentralized data. AISTATS 2017.
 
-Each round the clients train the global weights on their own data, and the server takes the mean, weighted by
-the clients' numbers of samples. With another `objective`, `correction` or `score` this one file is FedProx,
-SCAFFOLD or PROSER-FedAvg.
+In each round, clients train the global weights on their own data, and the server takes the mean, weighted by their
+numbers of samples. With another `objective`, `correction` or `score`, this is FedProx, SCAFFOLD or PROSER-FedAvg.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from pydantic import Field
-from torch import Tensor
 
-from fedwild.aggregation import by_samples, weighted_mean
-from fedwild.corrections import Correction, Steering
-from fedwild.initial import initial_weights
-from fedwild.methods.base import METHODS
+from fedwild.aggregation.means import by_samples, weighted_mean
+from fedwild.contract import Answering, Client, Groups, Method, Phase, Replies, Reply, Server, Traits, initial_weights
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.methods.registry import METHODS
 from fedwild.models import Network
-from fedwild.objectives import Objective
-from fedwild.openset import Score
-from fedwild.payload import Payload
-from fedwild.predictors import ScoredModel
-from fedwild.protocol import Client, Method, Phase, Predictor, Replies, Reply, Server
-from fedwild.rng import Rng
-from fedwild.training import PLAIN, Descent, LocalTraining, train
+from fedwild.openset.fitting import FITTED, FitScore
+from fedwild.openset.predictors import ScoredModel
+from fedwild.openset.scores import Score
+from fedwild.training.corrections import ClientCorrection, Correction
+from fedwild.training.loop import PLAIN, Descent, LocalTraining, train
+from fedwild.training.objectives import Objective
+
+
+class AveragingRounds(Phase):
+    """Rounds of local training and averaging, which other methods refine."""
+
+    def __init__(self, name: str, rounds: int, method: FedAvg) -> None:
+        super().__init__(name, rounds)
+        self.method, self.params = method, method.params
+        self.objective, self.correction = method.objective, method.correction
+
+    def send(self, server: Server, client: str) -> Payload:
+        return Payload.of(model=server.state.group("model"), **self.correction.to_clients(server))
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        return self.train(self.method.network(payload, client), payload, client, rng)
+
+    def train(self, model: Network, payload: Payload, client: Client, rng: Rng, descent: Descent = PLAIN) -> Payload:
+        """Train a model on the client's own data and return the reply."""
+        correction = self.client_correction(client, model, payload)
+        trained = train(model, client.train, self.params, self.objective, correction, rng, descent)
+        reply = Payload.of(model=client.task.weights(model), **correction.after_training(trained.steps, self.params.lr))
+        reply.info = {"samples": len(client.train), **trained.info()}
+        return reply
+
+    def client_correction(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:
+        """Return the correction of the client's steps, before its first step."""
+        return self.correction.at_client(client, model, payload)
+
+    def expects(self, server: Server) -> Groups:
+        spec = server.task.spec(self.method.outputs(len(server.classes)), self.method.bias)
+        return {"model": spec, **self.correction.expects(server)}
+
+    def weigh(self, reply: Reply) -> float:
+        """Return a client's weight in the mean."""
+        return by_samples(reply)
+
+    def merge(self, server: Server, replies: Replies) -> None:
+        mean = weighted_mean(replies, "model", self.weigh)
+        if mean is None:
+            server.note("no client has a training sample: the model does not change")
+        else:
+            server.state.put("model", mean)
+        self.correction.merge(server, replies)
 
 
 @METHODS.add("fedavg")
 class FedAvg(Method):
-    """Sample-weighted averaging of locally trained weights, round after round."""
+    """Averages locally trained weights, weighted by the number of samples."""
 
     class Params(LocalTraining):
         batch_size: int = Field(32, ge=1, description="samples per step; the last partial batch is kept")
         rounds: int = Field(10, ge=1, description="communication rounds")
 
-    composes: ClassVar[tuple[str, ...]] = ("objective", "correction", "score")
-    starts_from = True
-    bias: ClassVar[bool] = True
-    """Whether the head has a bias."""
-    digits = {"method": {"rounds": 20, "epochs": 3, "batch_size": 16}}
+    parts = {"objective": {}, "correction": {}, "score": {}}
+    traits = Traits(starts_from=True)
+    round_type: ClassVar[type[AveragingRounds]] = AveragingRounds
+    bias: ClassVar[bool] = True  # whether the head has one
     objective: Objective
     correction: Correction
     score: Score
     params: Params
 
     def phases(self) -> Sequence[Phase]:
-        return [Phase("train", self.params.rounds)]
+        fit = [FitScore(self.score, self.outputs, self.bias)] if self.score.needs_fit else []
+        return [self.round_type("train", self.params.rounds, self), *fit]
 
     def outputs(self, classes: int) -> int:
-        """Rows of the head: the known classes and what the objective adds."""
+        """Return the rows of the head: the known classes and what the objective adds."""
         return classes + self.objective.extra_outputs
 
-    def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
-        spec = server.task.spec(self.outputs(len(server.classes)), self.bias)
-        return {"model": spec, **self.correction.expects(server)}
+    def network(self, payload: Payload, client: Client) -> Network:
+        """Return the network that a client received."""
+        return client.task.network(payload.group("model"), self.outputs(len(client.classes)), self.bias)
 
     def start(self, server: Server) -> None:
         server.state.put("model", initial_weights(server, self.outputs(len(server.classes)), self.bias))
 
-    def send(self, server: Server, client: str) -> Payload:
-        return Payload.of(model=server.state.group("model"), **self.correction.down(server))
+    def answers(self, server: Server) -> Answering:
+        classes, fitted = len(server.classes), server.state.group(FITTED)
+        return Answering(lambda _: ScoredModel(self.model(server), classes, self.score, fitted), server.clients)
 
-    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
-        model = client.task.network(payload.group("model"), self.outputs(len(client.classes)), self.bias)
-        return self.trained(model, payload, client, rng)
-
-    def trained(self, model: Network, payload: Payload, client: Client, rng: Rng, descent: Descent = PLAIN) -> Payload:
-        """The reply with the model after training on the client's own data."""
-        steering = self.steering(client, model, payload)
-        trained = train(model, client.train, self.params, self.objective, steering, rng, descent)
-        reply = Payload.of(model=client.task.weights(model), **steering.up(trained.steps, self.params.lr))
-        reply.info = {"samples": len(client.train), **trained.info()}
-        return reply
-
-    def steering(self, client: Client, model: Network, payload: Payload) -> Steering:
-        """What bends the client's steps, before its first one."""
-        return self.correction.at(client, model, payload)
-
-    def weigh(self, reply: Reply) -> float:
-        """A client's weight in the mean."""
-        return by_samples(reply)
-
-    def merge(self, server: Server, replies: Replies) -> None:
-        mean = weighted_mean(replies, "model", self.weigh)
-        if mean is None:
-            server.note("no client had a training sample: the model stays as it is")
-        else:
-            server.state.put("model", mean)
-        self.correction.merge(server, replies)
-
-    def predictor(self, server: Server, client: Client | None = None) -> Predictor:
-        return ScoredModel(self.answering(server), len(server.classes), self.score)
-
-    def answering(self, server: Server) -> Network:
-        """The network that answers."""
+    def model(self, server: Server) -> Network:
+        """Return the network that answers."""
         outputs = self.outputs(len(server.classes))
         return server.task.network(server.state.group("model"), outputs, self.bias, slot="predictor")

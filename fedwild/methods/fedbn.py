@@ -12,62 +12,66 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedwild.aggregation import by_samples, equally
-from fedwild.methods.base import METHODS
-from fedwild.methods.fedavg import FedAvg
+from fedwild.aggregation.means import by_samples, equally
+from fedwild.contract import Answering, Client, Predictor, Reply, Server, Traits
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.methods.fedavg import AveragingRounds, FedAvg
+from fedwild.methods.registry import METHODS
 from fedwild.models import Network
 from fedwild.models.norms import norm_layers
-from fedwild.payload import Payload
-from fedwild.predictors import ScoredModel
-from fedwild.protocol import Client, Predictor, Reply, Server
-from fedwild.rng import Rng
+from fedwild.openset.predictors import ScoredModel
 
 NORMS = "norms"
 
 
+class OwnNormRounds(AveragingRounds):
+    """FedAvg's rounds in which clients keep their own batch-norm layers."""
+
+    params: FedBN.Params
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        weights = {**payload.group("model"), **client.state.group(NORMS)}
+        model = client.task.network(weights, self.method.outputs(len(client.classes)), self.method.bias)
+        reply = self.train(model, payload, client, rng)
+        # Without a step these would be the received ones, and better ones may come.
+        if reply.info["steps"]:
+            client.state.put(NORMS, select_norms(model, reply.group("model")))
+        return reply
+
+    def weigh(self, reply: Reply) -> float:
+        """The mean is over all weights; that of the norms serves only clients without their own yet."""
+        return equally(reply) if self.params.weights == "equal" else by_samples(reply)
+
+
 @METHODS.add("fedbn")
 class FedBN(FedAvg):
-    """Averaging of all weights but batch-norm's, which every client keeps for itself (FedBN)."""
+    """Averages all weights except batch-norm's, which every client keeps."""
 
     class Params(FedAvg.Params):
         weights: Literal["equal", "samples"] = Field("equal", description="the clients' weights in the mean")
 
-    personal = True
-    digits = {**FedAvg.digits, "model": {"name": "digit-cnn", "width": 0.25}}
-    params: Params
+    traits = Traits(personal=True, starts_from=True)
+    round_type = OwnNormRounds
 
     def start(self, server: Server) -> None:
         super().start(server)
-        layers = len(norm_layers(self.answering(server)))
+        layers = len(norm_layers(self.model(server)))
         server.state.info[NORMS] = layers
         if not layers:
-            server.note("the network has no batch-norm, so that clients have nothing of their own: one model for all")
+            server.note("the network has no batch-norm layers, so all clients share one model")
 
-    def is_personal(self, server: Server) -> bool:
-        return bool(server.state.info[NORMS])
+    def answers(self, server: Server) -> Answering:
+        def predictor(client: Client | None) -> Predictor:
+            own = {} if client is None else client.state.group(NORMS)
+            outputs = self.outputs(len(server.classes))
+            model = server.task.network({**server.state.group("model"), **own}, outputs, self.bias, slot="predictor")
+            return ScoredModel(model, len(server.classes), self.score)
 
-    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
-        weights = {**payload.group("model"), **client.state.group(NORMS)}
-        model = client.task.network(weights, self.outputs(len(client.classes)), self.bias)
-        reply = self.trained(model, payload, client, rng)
-        # Without a step these would be the received ones, of which better ones may come.
-        if reply.info["steps"]:
-            client.state.put(NORMS, of_norms(model, reply.group("model")))
-        return reply
-
-    def weigh(self, reply: Reply) -> float:
-        """The mean is of everything; that of the norms is only for clients that have none of their own yet."""
-        return equally(reply) if self.params.weights == "equal" else by_samples(reply)
-
-    def predictor(self, server: Server, client: Client | None = None) -> Predictor:
-        own = {} if client is None else client.state.group(NORMS)
-        outputs = self.outputs(len(server.classes))
-        weights = {**server.state.group("model"), **own}
-        model = server.task.network(weights, outputs, self.bias, slot="predictor")
-        return ScoredModel(model, len(server.classes), self.score)
+        return Answering(predictor, server.clients, personal=bool(server.state.info[NORMS]))
 
 
-def of_norms(model: Network, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a network's state that belong to batch-norm layers, by the layers' type."""
+def select_norms(model: Network, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a network's state that belong to batch-norm layers, by the layers' type."""
     layers = norm_layers(model)
     return {name: tensor for name, tensor in state.items() if name.rpartition(".")[0] in layers}

@@ -1,8 +1,8 @@
 """FedHEAL. Chen, Huang, Ye: Fair federated learning under domain skew with local consistency and domain diversity.
 CVPR 2024.
 
-A weight that a client moves now up and now down is moved by chance: the server leaves such changes out of the mean of
-that weight. And clients whose samples lie far from what the model knows move it further; they count more.
+A weight that a client moves now up and now down moves by chance: the server excludes such changes from the mean of that
+weight. Clients whose samples are far from what the model knows move it further; they count more.
 """
 
 from __future__ import annotations
@@ -15,57 +15,48 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedwild.aggregation import weighted_mean
-from fedwild.methods.base import METHODS
-from fedwild.methods.fairness import admitted
-from fedwild.methods.fedavg import FedAvg
+from fedwild.aggregation.means import weighted_mean
+from fedwild.contract import Client, Groups, Outcome, Replies, Reply, Server
+from fedwild.core.bits import pack_bits, packed_spec, unpack_bits
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.methods.fairness import add_clients
+from fedwild.methods.fedavg import AveragingRounds, FedAvg
+from fedwild.methods.registry import METHODS
 from fedwild.models.norms import statistics_keys
-from fedwild.payload import Payload
-from fedwild.protocol import Client, Outcome, Replies, Reply, Server
-from fedwild.rng import Rng
-from fedwild.subnetworks import packed, packed_spec, unpacked
 
 KEPT, RISES = "kept", "rises"
 
 
-@METHODS.add("fedheal")
-class FedHEAL(FedAvg):
-    """Each weight averaged over the clients that move it consistently, who count by how far they move (FedHEAL)."""
+class ConsistentRounds(AveragingRounds):
+    """Rounds that average each weight over the clients that update it consistently."""
 
-    class Params(FedAvg.Params):
-        tau: float = Field(0.3, ge=0, lt=1, description="a change counts if more than this share of earlier ones agree")
-        beta: float = Field(0.4, ge=0, le=1, description="how fast clients' weights follow distances; 0: all equal")
-        distance: Literal["tensors", "whole-squared"] = Field(
-            "tensors", description="how far a client moved: the sum of tensors' norms, or the whole's squared norm"
-        )
-
-    params: Params
-
-    # --- at the client ------------------------------------------------------------------------------------
+    params: FedHEAL.Params
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         reply = super().local(payload, client, rng)
         if reply.info["steps"]:
-            kept = self.consistent(changes(payload.group("model"), reply.group("model")), client.state)
+            kept = self.select_consistent(changes(payload.group("model"), reply.group("model")), client.state)
         else:
             kept = {
                 name: torch.zeros(w.shape, dtype=torch.bool) for name, w in weights_in(reply.group("model")).items()
             }
-        reply.put(KEPT, packed(kept))
+        reply.put(KEPT, pack_bits(kept))
         return reply
 
-    def consistent(self, delta: Mapping[str, Tensor], state: Payload) -> dict[str, Tensor]:
-        """Which elements of delta = w_t - w_m go the way they used to, by the rounds before; then counts this round.
+    def select_consistent(self, delta: Mapping[str, Tensor], state: Payload) -> dict[str, Tensor]:
+        """Return which elements of delta = w_t - w_m have the sign of earlier rounds; then count this round.
 
-        With l the share of earlier rounds in which an element of delta was >= 0: kept where c > tau, c being l where
-        delta >= 0 and 1 - l elsewhere. All are kept in the first round. The state has counts: l would gather rounding.
+        With l the share of earlier rounds in which an element of delta was >= 0, it is kept where c > tau; c is l where
+        delta >= 0, else 1 - l. All are kept in the first round. The state holds counts, since l would accumulate
+        rounding errors.
         """
         rises, rounds = state.group(RISES), state.info.get("rounds", {})
         kept: dict[str, Tensor] = {}
         for name, change in delta.items():
             rising = change >= 0
             before = rises.get(name)
-            # A head that has grown begins anew.
+            # A head that has grown starts counting again.
             if before is None or before.shape != change.shape:
                 before, rounds[name] = torch.zeros(change.shape, dtype=torch.int32), 0
             agreeing = torch.where(rising, before, rounds[name] - before)
@@ -78,17 +69,15 @@ class FedHEAL(FedAvg):
         state.info["rounds"] = rounds
         return kept
 
-    # --- at the server ------------------------------------------------------------------------------------
-
-    def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
+    def expects(self, server: Server) -> Groups:
         groups = super().expects(server)
         return {**groups, KEPT: packed_spec(groups["model"], list(weights_in(groups["model"])))}
 
     def merge(self, server: Server, replies: Replies) -> None:
         old = server.state.group("model")
-        distances = {reply.client: self.moved(old, reply.payload) for reply in replies if reply.samples}
+        distances = {reply.client: self.distance(old, reply.payload) for reply in replies if reply.samples}
         if not distances:
-            server.note("no client had a training sample: the model stays as it is")
+            server.note("no client has a training sample: the model does not change")
         else:
             p = self.reweigh(server, distances)
             shares = {name: p[name] for name in distances}
@@ -97,24 +86,24 @@ class FedHEAL(FedAvg):
             server.state.put("model", {**rest, **consistent_mean(old, replies, shares)})
         self.correction.merge(server, replies)
 
-    def moved(self, old: Mapping[str, Tensor], reply: Payload) -> float:
-        """How far a client moved the weights that it kept."""
+    def distance(self, old: Mapping[str, Tensor], reply: Payload) -> float:
+        """Return how far a client moved the weights that it kept."""
         delta = changes(old, reply.group("model"))
-        kept = unpacked(reply.group(KEPT), old)
+        kept = unpack_bits(reply.group(KEPT), old)
         squares = [float((delta[name] * kept[name]).square().sum()) for name in sorted(delta)]
         return sum(squares) if self.params.distance == "whole-squared" else sum(map(math.sqrt, squares))
 
     def reweigh(self, server: Server, distances: Mapping[str, float]) -> dict[str, float]:
-        """dp <- (1 - beta) dp + beta dist / sum dist; p <- p + dp, which is divided by its sum: all clients' weights.
+        """Update all clients' weights: dp <- (1 - beta) dp + beta dist / sum dist; p <- p + dp, divided by its sum.
 
-        Clients that did not take part keep theirs: p is divided by the participants' sum before and multiplied by it
-        after. Otherwise whoever is asked would gain on all the others.
+        Clients that do not take part keep their weights: p is divided by the participants' sum before and multiplied by
+        it after. Otherwise every participant would gain on all others.
         """
         info, beta = server.state.info, self.params.beta
-        p = admitted(info.get("p", {}), {*server.clients, *distances})
+        p = add_clients(info.get("p", {}), {*server.clients, *distances})
         dp: dict[str, float] = info.get("dp", {})
         mass, total = sum(p[name] for name in distances), sum(distances.values())
-        # Where nobody moved there is nothing to tell clients by.
+        # If no client moved, weights stay.
         if total:
             for name, distance in distances.items():
                 dp[name] = (1 - beta) * dp.get(name, 0.0) + beta * distance / total
@@ -124,35 +113,49 @@ class FedHEAL(FedAvg):
         info["p"], info["dp"] = p, dp
         return p
 
+
+@METHODS.add("fedheal")
+class FedHEAL(FedAvg):
+    """Averages each weight over the clients that update it consistently, weighted by the size of their updates."""
+
+    class Params(FedAvg.Params):
+        tau: float = Field(0.3, ge=0, lt=1, description="a change counts if more than this share of earlier ones agree")
+        beta: float = Field(0.4, ge=0, le=1, description="how fast clients' weights follow distances; 0: all equal")
+        distance: Literal["tensors", "whole-squared"] = Field(
+            "tensors", description="how far a client moved: the sum of tensors' norms, or the squared norm of all"
+        )
+
+    round_type = ConsistentRounds
+
     def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
-        """The largest of the clients' weights."""
+        """Return the largest of the clients' weights."""
         p = server.state.info.get("p", {})
         return {"largest_p": max(p.values())} if p else {}
 
 
 def weights_in(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What of a network's state is trained, in the order of names: no counters, no running statistics."""
+    """Return the trained part of a network's state, in the order of names: no counters, no running statistics."""
     statistics = set(statistics_keys(state))
     return {name: state[name] for name in sorted(state) if state[name].is_floating_point() and name not in statistics}
 
 
 def changes(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """delta = w_t - w_m for every weight, in float64."""
+    """Return delta = w_t - w_m for every weight, in float64."""
     return {name: weight.double() - new[name] for name, weight in weights_in(old).items()}
 
 
 def consistent_mean(old: Mapping[str, Tensor], replies: Iterable[Reply], p: Mapping[str, float]) -> dict[str, Tensor]:
-    """w - sum_m q_m delta_m element by element, q_m being p_m / sum p over those that kept it; nobody: unchanged."""
+    """Return w - sum_m q_m delta_m by element, with q_m = p_m / sum p over the clients that kept the element."""
     sums = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights_in(old).items()}
     totals = {name: torch.zeros_like(total) for name, total in sums.items()}
     for reply in replies:
         if reply.client not in p:
             continue
-        kept = unpacked(reply.payload.group(KEPT), old)
+        kept = unpack_bits(reply.payload.group(KEPT), old)
         for name, delta in changes(old, reply.payload.group("model")).items():
             sums[name].add_(delta * kept[name], alpha=p[reply.client])
             totals[name].add_(kept[name], alpha=p[reply.client])
-    # Where nobody kept an element both are zero.
+    # Where no client kept an element, both are zero and it does not change.
     return {
         name: (old[name] - total / totals[name].clamp_min(torch.finfo(torch.float64).tiny)).to(old[name].dtype)
         for name, total in sums.items()

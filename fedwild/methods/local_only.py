@@ -1,41 +1,39 @@
-"""Local-only training ("SOLO"): no federation at all, the floor that every federated method must beat.
+"""Local-only training ("SOLO"): no federation, the lower bound that every federated method must beat.
 
-Each client trains from its own initialisation on its own data. The server only keeps the models, one per
-client, so that they can be evaluated and asked; nothing is ever merged.
+Each client trains from its own initialisation on its own data. The server keeps the models, one per client, so that
+they can be evaluated and used; nothing is merged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pydantic import Field
 
-from fedwild.errors import UserError
-from fedwild.methods.base import METHODS
+from fedwild.contract import Answering, Client, Predictor, Server, Traits
+from fedwild.core.errors import UserError
 from fedwild.methods.one_shot import OneShot
-from fedwild.predictors import ScoredModel
-from fedwild.protocol import Client, Predictor, Server
-from fedwild.training import LocalTraining
+from fedwild.methods.registry import METHODS
+from fedwild.openset.predictors import ScoredModel
+from fedwild.training.loop import LocalTraining
 
 
 @METHODS.add("local-only")
 class LocalOnly(OneShot):
-    """Every client alone: one model each, trained on its own data only (SOLO)."""
+    """Trains one model per client on its own data only (SOLO)."""
 
     class Params(LocalTraining):
         epochs: int = Field(20, ge=0, description="passes over the client's own data")
 
-    personal = True
-    digits = {"method": {"epochs": 60, "batch_size": 16}}
+    traits = Traits(personal=True)
     params: Params
 
-    def owners(self, server: Server) -> Sequence[str]:
-        return list(server.state.info.get("samples", {}))
+    def answers(self, server: Server) -> Answering:
+        names = list(server.state.info.get("samples", {}))
 
-    def predictor(self, server: Server, client: Client | None = None) -> Predictor:
-        names = self.owners(server)
-        if client is None or client.name not in names:
-            raise UserError(f"local-only has one model per client: name one of {', '.join(names)}.")
-        weights = server.state.group(f"models/{client.name}")
-        model = server.task.network(weights, self.outputs(len(server.classes)), slot="predictor")
-        return ScoredModel(model, len(server.classes), self.score)
+        def predictor(client: Client | None) -> Predictor:
+            if client is None or client.name not in names:
+                raise UserError(f"local-only has one model per client: choose one of {', '.join(names)}.")
+            weights = server.state.group(f"models/{client.name}")
+            model = server.task.network(weights, self.outputs(len(server.classes)), slot="predictor")
+            return ScoredModel(model, len(server.classes), self.score)
+
+        return Answering(predictor, names, personal=True)

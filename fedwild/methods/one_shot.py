@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from torch import Tensor
 
-from fedwild.corrections import Steering
+from fedwild.contract import Client, Groups, Method, Phase, Replies, Server
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.contract.task import weights_of
 from fedwild.models import Network
-from fedwild.objectives import Objective
 from fedwild.openset import Score
-from fedwild.payload import Payload
-from fedwild.protocol import Client, Method, Phase, Replies, Server
-from fedwild.rng import Rng
-from fedwild.task import weights_of
-from fedwild.training import LocalTraining, train
+from fedwild.training.corrections import ClientCorrection
+from fedwild.training.loop import LocalTraining, train
+from fedwild.training.objectives import Objective
 
 
 class OneShotTraining(LocalTraining):
@@ -28,54 +27,56 @@ class OneShotTraining(LocalTraining):
     weight_decay: float = Field(1e-5, ge=0, description="L2 penalty inside the optimiser")
 
 
-class OneShot(Method):
-    """Training, upload and keeping of one model per client. What is answered with them is the subclass's matter."""
+class Upload(Phase):
+    """One round in which every client trains alone and uploads its model, which the server keeps."""
 
-    Params = LocalTraining
-    composes: ClassVar[tuple[str, ...]] = ("objective", "score")
-    objective: Objective
-    score: Score
-
-    def phases(self) -> Sequence[Phase]:
-        return [Phase("train", 1)]
-
-    def outputs(self, classes: int) -> int:
-        """Rows of the head: the known classes and what the objective adds."""
-        return classes + self.objective.extra_outputs
-
-    def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
-        return {"model": server.task.spec(self.outputs(len(server.classes)))}
-
-    def send(self, server: Server, client: str) -> Payload:
-        return Payload()
+    def __init__(self, method: OneShot) -> None:
+        super().__init__("train", 1)
+        self.method = method
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
-        return self.trained(client, rng)[1]
+        return self.train(client, rng)[1]
 
-    def trained(self, client: Client, rng: Rng) -> tuple[Network, Payload]:
-        """A network trained on the client's data alone, and the reply that carries it."""
-        model = client.task.build(self.outputs(len(client.classes)), rng)
-        trained = train(model, client.train, self.params, self.objective, Steering(), rng)
+    def train(self, client: Client, rng: Rng) -> tuple[Network, Payload]:
+        """Return a network trained on the client's data alone, and the reply that carries it."""
+        model = client.task.build(self.method.outputs(len(client.classes)), rng)
+        trained = train(model, client.train, self.method.params, self.method.objective, ClientCorrection(), rng)
         return model, Payload.of(model=weights_of(model), info={"samples": len(client.train), **trained.info()})
+
+    def expects(self, server: Server) -> Groups:
+        return {"model": server.task.spec(self.method.outputs(len(server.classes)))}
 
     def merge(self, server: Server, replies: Replies) -> None:
         for reply in replies:
             server.state.add(f"models/{reply.client}", reply.payload.group("model"))
             server.state.info.setdefault("samples", {})[reply.client] = reply.samples
 
+
+class OneShot(Method):
+    """One model per client, uploaded once. Subclasses decide how to answer with them."""
+
+    Params = LocalTraining
+    parts = {"objective": {}, "score": {}}
+    upload_type: ClassVar[type[Upload]] = Upload
+    objective: Objective
+    score: Score
+
+    def phases(self) -> Sequence[Phase]:
+        return [self.upload_type(self)]
+
+    def outputs(self, classes: int) -> int:
+        """Return the rows of the head: the known classes and what the objective adds."""
+        return classes + self.objective.extra_outputs
+
     def forget(self, server: Server) -> None:
-        """Drop what was uploaded, once something else answers in its place."""
+        """Drop the uploaded models once another model answers in their place."""
         server.state.drop("models")
 
-    def models(self, server: Server) -> dict[str, Network]:
-        """The networks that were uploaded, each in a slot of its own."""
-        outputs = self.outputs(len(server.classes))
+    def voters(self, server: Server) -> dict[str, Network]:
+        """Return the networks of clients with training samples, each in its own slot."""
+        outputs, samples = self.outputs(len(server.classes)), server.state.info.get("samples", {})
         return {
             client: server.task.network(weights, outputs, slot=f"predictor-{client}")
             for client, weights in server.state.members("models").items()
+            if samples[client]
         }
-
-    def voters(self, server: Server) -> dict[str, Network]:
-        """The networks of clients that had something to learn from."""
-        samples = server.state.info.get("samples", {})
-        return {client: model for client, model in self.models(server).items() if samples[client]}

@@ -1,7 +1,7 @@
 """q-FFL. Li, Sanjabi, Beirami, Smith: Fair resource allocation in federated learning. ICLR 2020.
 
-The clients' losses are raised to the power q + 1 before they are added up, so that high ones count more and the figures
-of the clients come closer to each other. This is q-FedAvg, which does it with local training in place of single steps.
+The clients' losses are raised to the power q + 1 before they are added, so that high losses count more and the clients'
+results become more uniform. This is q-FedAvg, which uses local training in place of single steps.
 """
 
 from __future__ import annotations
@@ -9,47 +9,39 @@ from __future__ import annotations
 import torch
 from pydantic import Field
 
-from fedwild.aggregation import equally, weighted_mean
-from fedwild.errors import BadReply
-from fedwild.methods.base import METHODS
-from fedwild.methods.fairness import RECEIVED, LossReporting
+from fedwild.aggregation.means import equally, weighted_mean
+from fedwild.contract import Replies, Server
+from fedwild.core.errors import BadReply
+from fedwild.core.payload import Payload
+from fedwild.methods.fairness import RECEIVED, LossReportingRounds
 from fedwild.methods.fedavg import FedAvg
+from fedwild.methods.registry import METHODS
 from fedwild.models.norms import statistics_keys
-from fedwild.payload import Payload
-from fedwild.protocol import Replies, Server
 
-SMALLEST = 1e-10
-"""Added to every loss, so that one of zero can have a negative power."""
+SMALLEST = 1e-10  # added to every loss, so that a loss of zero can have a negative power
 
 
-@METHODS.add("qffl")
-class QFFL(LossReporting):
-    """Steps weighted by the clients' losses to the power q: those that fare badly count more (q-FedAvg)."""
+class QRounds(LossReportingRounds):
+    """Rounds whose steps are weighted by the clients' losses to the power q."""
 
-    class Params(FedAvg.Params):
-        momentum: float = Field(0.0, ge=0, lt=1, description=FedAvg.Params.model_fields["momentum"].description)
-        q: float = Field(1.0, ge=0, description="how much high losses count; 0: the plain mean of all clients")
-
-    # Its steps are short, so that it takes many.
-    digits = {"method": {"rounds": 100, "batch_size": 16, "lr": 0.3}}
-    params: Params
+    params: QFFL.Params
 
     def check(self, server: Server, reply: Payload) -> None:
         super().check(server, reply)
         if reply.info["samples"] and reply.info[RECEIVED] < 0:
-            raise BadReply(f"info {RECEIVED!r} is {reply.info[RECEIVED]}, and a negative loss has no power q")
+            raise BadReply(f"info {RECEIVED!r} is {reply.info[RECEIVED]}, which is negative and has no power q")
 
     def merge(self, server: Server, replies: Replies) -> None:
         """w <- w - sum_k D_k / sum_k h_k over the clients with samples, in float64, with
 
             g_k = (w - w_k) / lr,   D_k = F_k^q g_k,   h_k = q F_k^(q - 1) ||g_k||^2 + F_k^q / lr.
 
-        Batch-norm's running statistics are averaged plainly. Losses are divided by the largest, S, which cancels in
-        the quotient but for the first term of h_k: no power of a loss can overflow, and sum_k h_k is never zero.
+        Running statistics of batch-norm are averaged. Losses are divided by the largest one, which cancels except in
+        the first term of h_k, so that no power of a loss overflows and sum_k h_k is never zero.
         """
         mean = weighted_mean(replies, "model", equally)
         if mean is None:
-            server.note("no client had a training sample: the model stays as it is")
+            server.note("no client has a training sample: the model does not change")
         else:
             losses = {reply.client: reply.payload.info[RECEIVED] + SMALLEST for reply in replies if reply.samples}
             largest = max(losses.values())
@@ -70,3 +62,14 @@ class QFFL(LossReporting):
             moved = {name: (old[name] - step / curvature).to(old[name].dtype) for name, step in steps.items()}
             server.state.put("model", {**mean, **moved})
         self.correction.merge(server, replies)
+
+
+@METHODS.add("qffl")
+class QFFL(FedAvg):
+    """Weights updates by the clients' losses to the power q, so that clients with high loss count more."""
+
+    class Params(FedAvg.Params):
+        momentum: float = Field(0.0, ge=0, lt=1, description=FedAvg.Params.model_fields["momentum"].description)
+        q: float = Field(1.0, ge=0, description="how much high losses count; 0: the plain mean of all clients")
+
+    round_type = QRounds

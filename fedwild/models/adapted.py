@@ -1,20 +1,20 @@
-"""A user's own nn.Module as a Network: its last linear layer becomes the head."""
+"""A user's own nn.Module as a `Network`: its last linear layer becomes the head."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 from fedwild.models.network import Network
 from fedwild.models.shapes import Shape
 
 
 class AdaptedNetwork(Network):
-    """A Network around a module that was not written for fedwild, with one cut, 'features'.
+    """A network around a module that was not written for fedwild, with one cut point, `features`.
 
-    The module's last linear layer (in order of execution) is moved out to be `head`; what it was given is the
-    embedding. State-dict keys are `features.module.*` and `head.*`. Its layer graph is unknown.
+    The module's last linear layer, in order of execution, becomes `head`, and its input is the embedding. State-dict
+    keys are `features.module.*` and `head.*`. The layer graph is unknown.
     """
 
     def __init__(self, name: str, module: nn.Module, input_shape: Shape, outputs: int, bias: bool = True) -> None:
@@ -26,14 +26,14 @@ class AdaptedNetwork(Network):
 
 
 class FeatureTap(nn.Module):
-    """Stands where the head was, and hands its input (n, d) to the extractor instead of going on."""
+    """Replaces the head: ends the forward pass and hands its input (n, d) to the extractor."""
 
     def forward(self, x: Tensor) -> Tensor:
         raise _Reached(x)
 
 
 class FeatureExtractor(nn.Module):
-    """Runs the user's module as far as the tap: (n, *input_shape) to (n, d)."""
+    """Runs the user's module up to the tap: (n, *input_shape) to (n, d)."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class FeatureExtractor(nn.Module):
 
 
 class _Reached(BaseException):
-    """Not an Exception, so that no `except Exception` in the user's forward can swallow it."""
+    """Carries the features out. Not an `Exception`, so that the user's `except Exception` cannot catch it."""
 
     def __init__(self, features: Tensor) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class _Reached(BaseException):
 
 
 def _find_head(name: str, module: nn.Module, input_shape: Shape) -> nn.Linear:
-    """The linear layer that gives the module's output, found by a trial run on two inputs."""
+    """Return the linear layer that computes the module's output, found by a trial run on two inputs."""
     calls: list[tuple[str, nn.Linear, Tensor, Tensor]] = []
     hooks = [
         part.register_forward_hook(lambda part, args, output, path=path: calls.append((path, part, args[0], output)))
@@ -64,27 +64,27 @@ def _find_head(name: str, module: nn.Module, input_shape: Shape) -> nn.Linear:
         if isinstance(part, nn.Linear)
     ]
     if not hooks:
-        raise UserError(f"model.name {name!r} has no nn.Linear layer; its last one would be the head.")
+        raise UserError(f"model {name!r} has no nn.Linear layer to serve as its head.")
     try:
         output = _trial_run(name, module, input_shape)
     finally:
         for hook in hooks:
             hook.remove()
     if not calls:
-        raise UserError(f"model.name {name!r} never runs its nn.Linear layers; the last one would be the head.")
+        raise UserError(f"model {name!r} never runs an nn.Linear layer that could serve as its head.")
     path, head, features, logits = calls[-1]
     called_once = sum(call[1] is head for call in calls) == 1
     if not (called_once and features.dim() == 2 and _is_result(output, logits)):
         raise UserError(
-            f"model.name {name!r} must return what its last nn.Linear layer {path!r} makes of "
-            "features (n, d), as logits, probabilities or log-probabilities."
+            f"model {name!r} must return the output of its last nn.Linear layer {path!r}, applied once to features "
+            "(n, d), as logits, probabilities or log-probabilities."
         )
     return head
 
 
 @torch.no_grad()
 def _trial_run(name: str, module: nn.Module, input_shape: Shape) -> Tensor:
-    """The output for two made-up inputs, in eval mode so that no running statistics change."""
+    """Return the output for two artificial inputs, in eval mode so that no running statistics change."""
     like = next(module.parameters())
     values = torch.linspace(0, 1, 2 * torch.Size(input_shape).numel(), device=like.device, dtype=like.dtype)
     modes = [(part, part.training) for part in module.modules()]
@@ -93,7 +93,7 @@ def _trial_run(name: str, module: nn.Module, input_shape: Shape) -> Tensor:
         return module(values.reshape(2, *input_shape))
     except Exception as error:
         raise UserError(
-            f"model.name {name!r} does not take inputs of shape {input_shape}: {type(error).__name__}: {error}"
+            f"model {name!r} does not accept inputs of shape {input_shape}: {type(error).__name__}: {error}"
         ) from error
     finally:
         for part, training in modes:
@@ -101,6 +101,7 @@ def _trial_run(name: str, module: nn.Module, input_shape: Shape) -> Tensor:
 
 
 def _is_result(output: object, logits: Tensor) -> bool:
+    """Return whether an output is these logits, their probabilities or their log-probabilities."""
     if not isinstance(output, Tensor) or output.shape != logits.shape:
         return False
     candidates = (logits, logits.softmax(-1), logits.log_softmax(-1))
@@ -108,7 +109,7 @@ def _is_result(output: object, logits: Tensor) -> bool:
 
 
 def _with_tap(module: nn.Module, head: nn.Linear) -> nn.Module:
-    """The module with a tap wherever it holds `head` (the tap alone if the head is all there is)."""
+    """Return the module with a tap in place of `head`; the tap alone if the head is the whole module."""
     if module is head:
         return FeatureTap()
     tap = FeatureTap()

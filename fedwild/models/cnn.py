@@ -5,60 +5,78 @@ from __future__ import annotations
 from pydantic import Field
 from torch import nn
 
-from fedwild.hyper import Hyper
-from fedwild.models.entry import ModelEntry, NoParams, stage
+from fedwild.core.settings import Settings
+from fedwild.models.builder import NetworkBuilder, stage
 from fedwild.models.graph import chain_wires
 from fedwild.models.kernels import ConvPoolReLU, MaxPool2x2
 from fedwild.models.network import Network
+from fedwild.models.registry import MODELS
 from fedwild.models.shapes import Shape, check_spatial
 
 
-def simple_cnn(input_shape: Shape, outputs: int, bias: bool, params: NoParams) -> Network:
-    """LeNet-like, as in FedOV: two 5x5 convolutions (6, 16), fc 120, fc 84. Images of 8x8 and up."""
-    check_spatial("simple-cnn", input_shape, dims=2, smallest=8)
-    channels, *sides = input_shape
-    # Without padding, images smaller than MNIST's would shrink to (almost) nothing.
-    padding = 2 if min(sides) < 28 else 0
-    for _ in range(2):
-        sides = [(side + 2 * padding - 4) // 2 for side in sides]
-    stages: dict[str, nn.Module] = {
-        "conv1": ConvPoolReLU(channels, 6, 5, padding),
-        "conv2": ConvPoolReLU(6, 16, 5, padding),
-        "fc1": stage(flatten=nn.Flatten(), fc=nn.Linear(16 * sides[0] * sides[1], 120), relu=nn.ReLU()),
-        "fc2": stage(fc=nn.Linear(120, 84), relu=nn.ReLU()),
-    }
-    return Network("simple-cnn", input_shape, stages, 84, outputs, bias, wires=chain_wires(stages))
-
-
-class WidthParams(Hyper):
-    """Settings of networks that come in any width."""
+class WidthParams(Settings):
+    """Settings of networks whose width can be chosen."""
 
     width: float = Field(
-        default=1.0, gt=0, le=4, description="Times the widths of all layers; 0.25: a sixteenth of the weights."
+        default=1.0,
+        gt=0,
+        le=4,
+        description="Factor on the widths of all layers; 0.25 leaves about a sixteenth of the weights.",
     )
 
-    def scaled(self, *full: int) -> list[int]:
-        """Layers' widths, at least 1, from those at width 1."""
+    def scale(self, *full: int) -> list[int]:
+        """Return the widths of layers, at least 1, from those at width 1."""
         return [max(1, round(self.width * width)) for width in full]
 
 
-def digit_cnn(input_shape: Shape, outputs: int, bias: bool, params: WidthParams) -> Network:
-    """FedPD's digit network: 5x5 convolutions (64, 64, 128), fc 2048, fc 512, all with BN. 4x4 and up."""
-    check_spatial("digit-cnn", input_shape, dims=2, smallest=4)
-    channels, height, width = input_shape
-    a, b, c, d, e = params.scaled(64, 64, 128, 2048, 512)
-    stages = {
-        "conv1": _digit_conv(channels, a, pool=True),
-        "conv2": _digit_conv(a, b, pool=True),
-        "conv3": _digit_conv(b, c, pool=False),
-        "fc1": stage(flatten=nn.Flatten(), **_digit_fc(c * (height // 4) * (width // 4), d)),
-        "fc2": stage(**_digit_fc(d, e)),
-    }
-    return Network("digit-cnn", input_shape, stages, e, outputs, bias, wires=chain_wires(stages))
+@MODELS.add("simple-cnn")
+class SimpleCnn(NetworkBuilder):
+    """Two 5x5 convolutions and two dense layers (FedOV); 44 k parameters.
+
+    Like LeNet: convolutions with 6 and 16 channels, dense layers with 120 and 84 units, for images of at least 8x8.
+    """
+
+    def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
+        check_spatial(self.name, input_shape, dims=2, smallest=8)
+        channels, *sides = input_shape
+        # Without padding, images smaller than MNIST's would shrink to almost nothing.
+        padding = 2 if min(sides) < 28 else 0
+        for _ in range(2):
+            sides = [(side + 2 * padding - 4) // 2 for side in sides]
+        stages: dict[str, nn.Module] = {
+            "conv1": ConvPoolReLU(channels, 6, 5, padding),
+            "conv2": ConvPoolReLU(6, 16, 5, padding),
+            "fc1": stage(flatten=nn.Flatten(), fc=nn.Linear(16 * sides[0] * sides[1], 120), relu=nn.ReLU()),
+            "fc2": stage(fc=nn.Linear(120, 84), relu=nn.ReLU()),
+        }
+        return Network(self.name, input_shape, stages, 84, outputs, bias, wires=chain_wires(stages))
+
+
+@MODELS.add("digit-cnn")
+class DigitCnn(NetworkBuilder):
+    """Three 5x5 convolutions and two dense layers with batch norm (FedPD); 14 M parameters.
+
+    Convolutions with 64, 64 and 128 channels, dense layers with 2048 and 512 units, for images of at least 4x4.
+    """
+
+    Params = WidthParams
+
+    def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
+        check_spatial(self.name, input_shape, dims=2, smallest=4)
+        channels, height, width = input_shape
+        a, b, c, d, e = self.params.scale(64, 64, 128, 2048, 512)
+        stages = {
+            "conv1": _digit_conv(channels, a, pool=True),
+            "conv2": _digit_conv(a, b, pool=True),
+            "conv3": _digit_conv(b, c, pool=False),
+            "fc1": stage(flatten=nn.Flatten(), **_digit_fc(c * (height // 4) * (width // 4), d)),
+            "fc2": stage(**_digit_fc(d, e)),
+        }
+        return Network(self.name, input_shape, stages, e, outputs, bias, wires=chain_wires(stages))
 
 
 def _digit_conv(inputs: int, width: int, pool: bool) -> nn.Sequential:
-    # No bias: the batch-norm that follows would take it out again.
+    # No bias: the batch norm that follows would remove it.
     conv = nn.Conv2d(inputs, width, 5, padding=2, bias=False)
     layers = stage(conv=conv, norm=nn.BatchNorm2d(width), relu=nn.ReLU())
     if pool:
@@ -70,26 +88,27 @@ def _digit_fc(inputs: int, width: int) -> dict[str, nn.Module]:
     return {"fc": nn.Linear(inputs, width, bias=False), "norm": nn.BatchNorm1d(width), "relu": nn.ReLU()}
 
 
-def vgg_9(input_shape: Shape, outputs: int, bias: bool, params: WidthParams) -> Network:
-    """VGG-9 of the federated literature (FedMA): six 3x3 convolutions, fc 512 twice, no BN. 8x8 and up."""
-    check_spatial("vgg-9", input_shape, dims=2, smallest=8)
-    channels, height, width = input_shape
-    stages: dict[str, nn.Module] = {}
-    for number, filters in enumerate(params.scaled(32, 64, 128, 128, 256, 256), start=1):
-        layers = stage(conv=nn.Conv2d(channels, filters, 3, padding=1), relu=nn.ReLU())
-        if number % 2 == 0:
-            layers.add_module("pool", MaxPool2x2())
-        stages[f"conv{number}"] = layers
-        channels = filters
-    flat = channels * (height // 8) * (width // 8)
-    (dense,) = params.scaled(512)
-    stages["fc1"] = stage(flatten=nn.Flatten(), fc=nn.Linear(flat, dense), relu=nn.ReLU())
-    stages["fc2"] = stage(fc=nn.Linear(dense, dense), relu=nn.ReLU())
-    return Network("vgg-9", input_shape, stages, dense, outputs, bias, wires=chain_wires(stages))
+@MODELS.add("vgg-9")
+class Vgg9(NetworkBuilder):
+    """Six 3x3 convolutions and two dense layers without batch norm (FedMA); 3.5 M parameters.
 
+    Convolutions with 32, 64, 128, 128, 256 and 256 channels, dense layers with 512 units, for images of at least 8x8.
+    """
 
-ENTRIES = (
-    ModelEntry("simple-cnn", "Two 5x5 convolutions and two dense layers (FedOV); 44 k.", NoParams, simple_cnn),
-    ModelEntry("digit-cnn", "Three 5x5 convolutions, two dense layers, BN (FedPD); 14 M.", WidthParams, digit_cnn),
-    ModelEntry("vgg-9", "Six 3x3 convolutions and two dense layers, without BN; 3.5 M.", WidthParams, vgg_9),
-)
+    Params = WidthParams
+
+    def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
+        check_spatial(self.name, input_shape, dims=2, smallest=8)
+        channels, height, width = input_shape
+        stages: dict[str, nn.Module] = {}
+        for number, filters in enumerate(self.params.scale(32, 64, 128, 128, 256, 256), start=1):
+            layers = stage(conv=nn.Conv2d(channels, filters, 3, padding=1), relu=nn.ReLU())
+            if number % 2 == 0:
+                layers.add_module("pool", MaxPool2x2())
+            stages[f"conv{number}"] = layers
+            channels = filters
+        flat = channels * (height // 8) * (width // 8)
+        (dense,) = self.params.scale(512)
+        stages["fc1"] = stage(flatten=nn.Flatten(), fc=nn.Linear(flat, dense), relu=nn.ReLU())
+        stages["fc2"] = stage(fc=nn.Linear(dense, dense), relu=nn.ReLU())
+        return Network(self.name, input_shape, stages, dense, outputs, bias, wires=chain_wires(stages))

@@ -1,17 +1,17 @@
-"""Convolution and 2x2 max-pooling faster than PyTorch's on a CPU, with the same results and gradients.
+"""Convolution and 2x2 max-pooling that run faster on a CPU than PyTorch's, with the same results and gradients.
 
 `MaxPool2x2`: PyTorch's pooling takes longer than the convolution before it; the maximum of strided views takes a
-tenth of that.
+tenth of that time.
 
-`ConvPoolReLU`: the four pixels of a pooling window are the same kernel shifted by a pixel. The four shifted kernels,
-stacked, times the patches that begin at every second pixel give all four in one matrix product; pooling is a maximum
-over channel groups. Patches are only cut out along rows; down the columns they overlap in memory. The gradient for the
-input, by far the slowest part of an adversarial step in PyTorch, is another such product. Samples lie innermost in
-memory, so that every copy and sum runs over long stretches; to the outside tensors are (n, c, h, w) as ever, and
-layers after one another pass this memory order on without a copy.
+`ConvPoolReLU`: the four pixels of a pooling window come from the same kernel, shifted by one pixel. The four shifted
+kernels are stacked and multiplied with the patches that start at every second pixel: one matrix product gives all
+four pixels, and pooling is a maximum over channel groups. Patches are copied along rows only; along columns they
+overlap in memory. The gradient for the input, by far the slowest part of an adversarial step in PyTorch, is another
+such product. The sample axis is innermost in memory, so that copies and sums run over long contiguous ranges. Inputs
+and outputs are (n, c, h, w) as usual, and consecutive layers pass this memory order on without a copy.
 
-Ties go to the first pixel of a window in reading order, as in PyTorch. Gradients of gradients are only defined in
-the `plain` formulation.
+As in PyTorch, the first pixel of a window in reading order wins a tie. Second derivatives are defined only inside
+`plain()`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from torch.nn import functional as F
 
 WINDOW = ((0, 0), (0, 1), (1, 0), (1, 1))
 """The pixels of a pooling window, in reading order."""
-# Patches are copied out; for more samples at a time they would no longer fit the processor's cache.
-LARGEST_BATCH = 256
+# The copied patches of a larger batch would no longer fit into the processor's cache.
+MAX_BATCH = 256
 
 _plain = False
 
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Inside, PyTorch's own operations are used: for gradients of gradients, `vmap`, and comparison."""
+    """Use PyTorch's own operations inside the block: for second derivatives, `vmap` and comparisons."""
     global _plain
     before, _plain = _plain, True
     try:
@@ -57,7 +57,7 @@ class ConvPoolReLU(nn.Module):
     def __init__(self, inputs: int, outputs: int, kernel: int, padding: int = 0) -> None:
         super().__init__()
         if kernel % 2 == 0:
-            raise ValueError(f"ConvPoolReLU needs an odd kernel, not {kernel}.")
+            raise ValueError(f"ConvPoolReLU requires an odd kernel size, not {kernel}.")
         self.padding = padding
         self.conv = nn.Conv2d(inputs, outputs, kernel, padding=padding)
 
@@ -66,12 +66,10 @@ class ConvPoolReLU(nn.Module):
             return F.relu(F.max_pool2d(self.conv(x), 2))
         if self.padding:
             x = F.pad(x, (self.padding,) * 4)
-        if len(x) <= LARGEST_BATCH:
+        if len(x) <= MAX_BATCH:
             result: Tensor = _ConvPoolReLU.apply(x, self.conv.weight, self.conv.bias)
             return result
-        return torch.cat(
-            [_ConvPoolReLU.apply(part, self.conv.weight, self.conv.bias) for part in x.split(LARGEST_BATCH)]
-        )
+        return torch.cat([_ConvPoolReLU.apply(part, self.conv.weight, self.conv.bias) for part in x.split(MAX_BATCH)])
 
 
 class _MaxPool(torch.autograd.Function):
@@ -85,7 +83,7 @@ class _MaxPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        _refuse_second_derivative()
+        _reject_second_derivative()
         x, top = ctx.saved_tensors
         height, width = 2 * top.shape[-2], 2 * top.shape[-1]
         exact = x.shape[-2:] == (height, width)
@@ -99,11 +97,11 @@ class _MaxPool(torch.autograd.Function):
 
 
 class _ConvPoolReLU(torch.autograd.Function):
-    """Inside, tensors are (h, c, w, n): `_inward` and `_outward` change the view, and copy only where they must."""
+    """Internally, tensors are (h, c, w, n): `_inward` and `_outward` change the view and copy only if necessary."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        kernels = shifted(weight)
+        kernels = shift_kernels(weight)
         size = kernels.shape[-1]
         inner = _inward(x)
         strips = cut_strips(inner, size)
@@ -113,7 +111,7 @@ class _ConvPoolReLU(torch.autograd.Function):
         pixels = pixels.view(places, 4, len(bias), across, len(x))
         d, c, b, a = pixels.unbind(1)
         upper, lower = torch.maximum(a, b), torch.maximum(c, d)
-        # The four pixels have the same bias, so it can wait until one of them is chosen.
+        # The four pixels share one bias, so it is added to their maximum only.
         top = torch.maximum(upper, lower).add_(bias.view(-1, 1, 1)).clamp_min_(0)
         ctx.save_for_backward(strips, kernels, pixels, lower.sub_(upper), top)
         ctx.sides = x.shape[-2:]
@@ -121,7 +119,7 @@ class _ConvPoolReLU(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        _refuse_second_derivative()
+        _reject_second_derivative()
         strips, kernels, pixels, rise, top = ctx.saved_tensors
         size = kernels.shape[-1]
         passed = torch.ops.aten.threshold_backward(_inward(gradient), top, 0.0)
@@ -132,34 +130,34 @@ class _ConvPoolReLU(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             inside = spread[size // 2 - 1 :][: len(pixels)].flatten(3).flatten(1, 2)
             product = torch.bmm(inside, windows(strips, size, 2).transpose(1, 2)).sum(0)
-            for_weight = unshifted(product.view(len(kernels), size, -1, size).transpose(1, 2))
+            for_weight = unshift_kernels(product.view(len(kernels), size, -1, size).transpose(1, 2))
         if ctx.needs_input_grad[2]:
             for_bias = passed.sum((0, 2, 3))
         return for_x, for_weight, for_bias
 
 
-def _refuse_second_derivative() -> None:
-    """Refuse `create_graph=True` at once: `once_differentiable` lets `autograd.grad` leave out such terms silently."""
+def _reject_second_derivative() -> None:
+    """Reject `create_graph=True`: with `once_differentiable`, `autograd.grad` would omit such terms silently."""
     if torch.is_grad_enabled():
-        raise RuntimeError("Gradients of gradients are only defined inside fedwild.models.kernels.plain().")
+        raise RuntimeError("Second derivatives are defined only inside `with fedwild.models.kernels.plain():`.")
 
 
-def shifted(weight: Tensor) -> Tensor:
-    """The kernels (c, C, k, k) moved to each pixel of a window, last pixel first: (4c, C, k + 1, k + 1)."""
+def shift_kernels(weight: Tensor) -> Tensor:
+    """Return kernels (c, C, k, k) shifted to each pixel of a window, last pixel first: (4c, C, k + 1, k + 1)."""
     size = weight.shape[-1] + 1
     moved = F.pad(weight, (1, 1, 1, 1)).unfold(2, size, 1).unfold(3, size, 1)
     return moved.permute(2, 3, 0, 1, 4, 5).flatten(0, 2)
 
 
-def unshifted(gradient: Tensor) -> Tensor:
-    """The gradient of `shifted`: (4c, C, k + 1, k + 1) back to (c, C, k, k)."""
+def unshift_kernels(gradient: Tensor) -> Tensor:
+    """Return the gradient of `shift_kernels`: (4c, C, k + 1, k + 1) to (c, C, k, k)."""
     k = gradient.shape[-1] - 1
     d, c, b, a = gradient.chunk(4)
     return a[..., :k, :k] + b[..., :k, 1:] + c[..., 1:, :k] + d[..., 1:, 1:]
 
 
 def cut_strips(x: Tensor, size: int) -> Tensor:
-    """The pieces of `size` pixels of each row of x (H, C, W, n) at every second pixel: (H, C * size, w * n)."""
+    """Return the strips of `size` pixels of each row of x (H, C, W, n) at every second pixel: (H, C * size, w * n)."""
     height, channels, width, n = x.shape
     h, c, w, _ = x.stride()
     places = (width - size) // 2 + 1
@@ -168,19 +166,19 @@ def cut_strips(x: Tensor, size: int) -> Tensor:
 
 
 def windows(rows: Tensor, size: int, step: int) -> Tensor:
-    """Every `step`-th window of `size` rows (H, c, m) as one matrix each: (h, size * c, m), without a copy."""
+    """Return every `step`-th window of `size` rows (H, c, m) as a matrix, without a copy: (h, size * c, m)."""
     count, height, length = rows.shape
     places = (count - size) // step + 1
     return rows.as_strided((places, size * height, length), (step * height * length, length, 1))
 
 
 def to_winners(gradient: Tensor, pixels: Tensor, rise: Tensor, margin: int) -> Tensor:
-    """A pooled gradient (h, c, w, n) given to the first largest of the pixels (h, 4, c, w, n) of its window.
+    """Return the pooled gradient (h, c, w, n) at the first largest of the pixels (h, 4, c, w, n) of each window.
 
-    `rise` (h, c, w, n) is the larger of the lower two minus the larger of the upper two pixels. Returns the gradient
-    with `margin` rows of zeros above and below: (h + 2 * margin, 4, c, w, n).
+    `rise` (h, c, w, n) is the larger of the lower two pixels minus the larger of the upper two. The result has
+    `margin` rows of zeros above and below: (h + 2 * margin, 4, c, w, n).
     """
-    # `threshold_backward(g, d, 0)` is g where d > 0, else 0, without the detour over truth values.
+    # `threshold_backward(g, d, 0)` is g where d > 0, else 0, without a tensor of booleans.
     where_positive = torch.ops.aten.threshold_backward
     d, c, b, a = pixels.unbind(1)
     spread = pixels.new_empty(len(pixels) + 2 * margin, *pixels.shape[1:])
@@ -197,24 +195,24 @@ def to_winners(gradient: Tensor, pixels: Tensor, rise: Tensor, margin: int) -> T
 
 
 def input_gradient(spread: Tensor, kernels: Tensor, sides: tuple[int, int]) -> Tensor:
-    """The gradient (H, C, W, n) for the input, given that of the pixels (h, 4, c, w, n) with its margins.
+    """Return the gradient (H, C, W, n) for the input from that of the pixels (h, 4, c, w, n) with its margins.
 
-    In steps of two pixels a kernel reaches `reach` pairs of rows far: the gradient of a pair is the product of the
-    kernels, turned round, with the `reach` rows of pixels that read it. Across, shifted sums do the same.
+    A kernel covers `reach` pairs of rows. The gradient of a pair is the product of the flipped kernels with the
+    `reach` rows of pixels that read it. Along a row, shifted sums do the same.
     """
     outputs, channels, size, _ = kernels.shape
     reach = size // 2
     _, _, _, width, n = spread.shape
-    turned = kernels.view(outputs, channels, reach, 2, size).flip(2).permute(3, 1, 4, 2, 0)
+    flipped = kernels.view(outputs, channels, reach, 2, size).flip(2).permute(3, 1, 4, 2, 0)
     around = windows(spread.flatten(3).flatten(1, 2), reach, 1)
-    pieces = torch.bmm(turned.reshape(1, 2 * channels * size, -1).expand(len(around), -1, -1), around)
+    pieces = torch.bmm(flipped.reshape(1, 2 * channels * size, -1).expand(len(around), -1, -1), around)
     pieces = pieces.view(2 * len(around), channels, reach, 2, width, n)
     result = spread.new_zeros(2 * len(around), channels, width + reach - 1, 2, n)
     for k in range(reach):
         result[:, :, k : k + width].add_(pieces[:, :, k].transpose(2, 3))
     result = result.flatten(2, 3)
     height, across = sides[0] - len(result), sides[1] - result.shape[2]
-    # Of an odd side the last line is never read.
+    # The last row or column of an odd side is never read.
     return F.pad(result, (0, 0, 0, across, 0, 0, 0, height)) if height or across else result
 
 

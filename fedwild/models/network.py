@@ -1,4 +1,4 @@
-"""The network every method trains: named stages, an embedding, and a linear head that can grow."""
+"""The network that every method trains: named stages, an embedding, and a linear head that can grow."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from fedwild.errors import UserError, unknown_name
+from fedwild.core.errors import UserError, unknown_name
 from fedwild.models.graph import LayerGraph, Wire, build_graph
 
 
 class Network(nn.Module):
     """Stages in order, then an optional neck (pooling), then `head`, the classifier.
 
-    `stages` maps names to modules; each becomes a submodule of that name and a place to cut the network.
-    `wires` is the body's wiring for the layer graph, without the head; None if it is not known.
+    `stages` maps names to modules; each becomes a submodule of that name and a cut point after which the network can
+    be split. `wires` describes the layer graph of the body, without the head; None if it is unknown.
     """
 
     head: nn.Linear
@@ -40,43 +40,50 @@ class Network(nn.Module):
         for stage_name, stage in stages.items():
             self.add_module(stage_name, stage)
         self.neck = nn.Identity() if neck is None else neck
-        self.head = nn.Linear(embedding_dim, _at_least_one(outputs), bias)
+        self.head = nn.Linear(embedding_dim, _check_outputs(outputs), bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (n, outputs) of inputs (n, *input_shape)."""
+        """Return logits (n, outputs) of inputs (n, *input_shape)."""
         return self.head(self.embed(x))
 
     def embed(self, x: Tensor) -> Tensor:
-        """Embeddings (n, embedding_dim), the head's input, of inputs (n, *input_shape)."""
+        """Return embeddings (n, embedding_dim), the head's input, of inputs (n, *input_shape)."""
         return self.neck(self._run(x, self.cuts))
 
     def upto(self, x: Tensor, cut: str) -> Tensor:
-        """Activations (n, ...) after the stage named `cut`."""
+        """Return activations (n, ...) after the stage `cut`."""
         return self._run(x, self.cuts[: self._position(cut) + 1])
 
     def after(self, h: Tensor, cut: str) -> Tensor:
-        """Logits (n, outputs) from the activations after the stage named `cut`."""
+        """Return logits (n, outputs) from the activations after the stage `cut`."""
         return self.head(self.embed_after(h, cut))
 
     def embed_after(self, h: Tensor, cut: str) -> Tensor:
-        """Embeddings (n, embedding_dim) from the activations after the stage named `cut`."""
+        """Return embeddings (n, embedding_dim) from the activations after the stage `cut`."""
         return self.neck(self._run(h, self.after_cut(cut)))
 
     def after_cut(self, cut: str) -> tuple[str, ...]:
-        """The stages that follow the one named `cut`."""
+        """Return the stages after `cut`."""
         return self.cuts[self._position(cut) + 1 :]
 
+    def first_dense(self) -> str | None:
+        """Return the first stage with a dense layer, or None if only the head is dense."""
+        for cut in self.cuts:
+            if any(isinstance(module, nn.Linear) for module in self.get_submodule(cut).modules()):
+                return cut
+        return None
+
     def set_head(self, outputs: int, bias: bool = True) -> None:
-        """Put a freshly initialised head of `outputs` classes in place; its parameters are new objects."""
+        """Replace the head by a newly initialised one with `outputs` classes; its parameters are new objects."""
         like = self.head.weight
-        self.head = nn.Linear(self.embedding_dim, _at_least_one(outputs), bias, device=like.device, dtype=like.dtype)
+        self.head = nn.Linear(self.embedding_dim, _check_outputs(outputs), bias, device=like.device, dtype=like.dtype)
 
     @torch.no_grad()
     def grow_head(self, outputs: int, rows: Tensor | None = None) -> None:
-        """Widen the head to `outputs` classes; old rows and biases stay as they are, bit for bit.
+        """Widen the head to `outputs` classes; old rows and biases stay bit-equal.
 
-        New rows are `rows` (new, embedding_dim) with zero bias if given, else freshly initialised. The head's
-        parameters are new objects unless nothing grows.
+        New rows are `rows` (new, embedding_dim) with zero bias if given, else newly initialised. The head's
+        parameters are new objects unless the number of outputs stays the same.
         """
         old = self.head
         new = outputs - old.out_features
@@ -98,12 +105,12 @@ class Network(nn.Module):
                 self.head.bias[old.out_features :] = 0.0
 
     def graph(self) -> LayerGraph:
-        """The layer graph, head included."""
+        """Return the layer graph, head included."""
         if self._wires is None:
             first = next(name for name, _ in self.named_parameters())
             raise UserError(
-                f"The layer graph of {self.name!r} is unknown, from {first.rpartition('.')[0]!r} on, so its neurons "
-                "cannot be aligned; choose a built-in model.name, or return a fedwild Network with wires."
+                f"The layer graph of model {self.name!r} is unknown from layer {first.rpartition('.')[0]!r} on, so its "
+                "neurons cannot be aligned: choose a built-in model, or return a fedwild Network with wires."
             )
         embedding = self._wires[-1].outputs
         return build_graph(self, (*self._wires, Wire("head", embedding, None)))
@@ -119,7 +126,7 @@ class Network(nn.Module):
         return self.cuts.index(cut)
 
 
-def _at_least_one(outputs: int) -> int:
+def _check_outputs(outputs: int) -> int:
     if outputs < 1:
         raise UserError(f"A head needs at least 1 output, not {outputs}.")
     return outputs

@@ -1,8 +1,9 @@
-"""Batch-norm layers: which tensors are theirs, and statistics measured anew for other weights."""
+"""Batch-norm layers: their tensors, and statistics measured again for new weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -10,27 +11,28 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def norm_layers(model: nn.Module) -> dict[str, _BatchNorm]:
-    """The batch-norm layers by their path."""
+    """Return the batch-norm layers by path."""
     return {path: module for path, module in model.named_modules() if isinstance(module, _BatchNorm)}
 
 
 def norm_keys(state: Iterable[str]) -> list[str]:
-    """The names in a state dict that belong to batch-norm layers: whatever lies beside a running mean."""
+    """Return the names in a state dict that belong to batch-norm layers: those beside a running mean."""
     names = list(state)
     paths = {name.rpartition(".")[0] for name in names if name.endswith(".running_mean")}
     return [name for name in names if name.rpartition(".")[0] in paths]
 
 
 def statistics_keys(state: Iterable[str]) -> list[str]:
-    """The running means and variances among them."""
+    """Return the names of the running means and variances in a state dict."""
     return [name for name in norm_keys(state) if name.endswith((".running_mean", ".running_var"))]
 
 
 @torch.no_grad()
 def measure_statistics(model: nn.Module, batches: Iterable[Tensor]) -> bool:
-    """Set all running statistics to their means over the samples of these batches; False if there are none.
+    """Set all running statistics to their means over the samples of these batches.
 
-    Weights that come from elsewhere make other activations than those the statistics were taken from.
+    Return False if no batch has at least two samples. Weights that were merged or copied give activations other than
+    those from which the statistics were computed.
     """
     layers = norm_layers(model).values()
     usual = [layer.momentum for layer in layers]
@@ -42,7 +44,7 @@ def measure_statistics(model: nn.Module, batches: Iterable[Tensor]) -> bool:
                 continue
             seen += len(x)
             for layer in layers:
-                # With its share of the samples so far as its weight, a running mean is the mean of all.
+                # Weighted by the batch's share of all samples so far, a running mean is the mean of all of them.
                 layer.momentum = len(x) / seen
             model(x)
     finally:
@@ -51,8 +53,8 @@ def measure_statistics(model: nn.Module, batches: Iterable[Tensor]) -> bool:
     return seen > 0
 
 
-def pooled(statistics: Iterable[tuple[float, Mapping[str, Tensor]]]) -> dict[str, Tensor]:
-    """The statistics of all samples together from those of each group, by weight: means of E[x] and of E[x^2]."""
+def pool_statistics(statistics: Iterable[tuple[float, Mapping[str, Tensor]]]) -> dict[str, Tensor]:
+    """Return the statistics of all groups together, from weighted means of E[x] and of E[x^2]."""
     total = 0.0
     firsts: dict[str, Tensor] = {}
     seconds: dict[str, Tensor] = {}
@@ -70,3 +72,15 @@ def pooled(statistics: Iterable[tuple[float, Mapping[str, Tensor]]]) -> dict[str
         found[name] = mean.float()
         found[name.removesuffix("mean") + "var"] = (seconds[name] / total - mean.square()).clamp_min(0).float()
     return found
+
+
+@contextmanager
+def frozen_statistics(layers: Sequence[_BatchNorm]) -> Iterator[None]:
+    """Let batch-norm use the statistics of batches without updating its running statistics."""
+    for layer in layers:
+        layer.track_running_stats = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.track_running_stats = True

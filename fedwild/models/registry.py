@@ -1,25 +1,27 @@
-"""All networks by name, and how to build one."""
+"""Networks by name: the registry, and the function that builds one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedwild.errors import unknown_name
-from fedwild.hyper import validated
-from fedwild.models import cnn, mlp, resnet, wideresnet
-from fedwild.models.entry import ModelEntry
-from fedwild.models.imported import build_imported
+from fedwild.core.errors import UserError
+from fedwild.core.registry import Registry
+from fedwild.models.builder import NetworkBuilder
+from fedwild.models.imported import ModuleBuilder
 from fedwild.models.network import Network
 
-MODELS: dict[str, ModelEntry] = {
-    entry.name: entry for family in (cnn, resnet, wideresnet, mlp) for entry in family.ENTRIES
-}
+
+class NetworkRegistry(Registry[NetworkBuilder]):
+    """Networks by name. An import path may also name a module class or a function that returns a module."""
+
+    def adapt(self, path: str, found: Any) -> type[NetworkBuilder]:
+        if not callable(found):
+            raise UserError(f"model {path!r} must name a class or function, not a {type(found).__name__}.")
+        return type("ImportedModule", (ModuleBuilder,), {"name": path, "factory": staticmethod(found)})
 
 
-def model_names() -> list[str]:
-    """The names of the built-in networks, sorted."""
-    return sorted(MODELS)
+MODELS = NetworkRegistry("model", NetworkBuilder)
 
 
 def build(
@@ -29,16 +31,9 @@ def build(
     bias: bool = True,
     params: Mapping[str, Any] | None = None,
 ) -> Network:
-    """A freshly initialised network (from torch's global random source) for inputs (n, *input_shape).
+    """Return a network for inputs (n, *input_shape), newly initialised from torch's global generator.
 
-    `name` is a built-in name or an import path `package.module:Class`; `bias` is that of the head. An import
-    path runs the user's code: never build from a name that came over the network.
+    `name` is a registered name or an import path `package.module:Class`; `bias` is that of the head. An import path
+    runs the code that it names: never build from a name that came over the network.
     """
-    shape = tuple(int(side) for side in input_shape)
-    params = {} if params is None else params
-    if ":" in name:
-        return build_imported(name, shape, outputs, bias, params)
-    if name not in MODELS:
-        raise unknown_name("model.name", name, MODELS)
-    entry = MODELS[name]
-    return entry.make(shape, outputs, bias, validated(entry.Params, params, "model"))
+    return MODELS.make(name, params).build(tuple(int(side) for side in input_shape), outputs, bias)

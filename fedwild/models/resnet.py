@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedwild.hyper import Hyper
-from fedwild.models.entry import ModelEntry, stage
+from fedwild.core.settings import Settings
+from fedwild.models.builder import NetworkBuilder, stage
 from fedwild.models.graph import Wire
 from fedwild.models.network import Network
+from fedwild.models.registry import MODELS
 from fedwild.models.shapes import Shape, check_spatial
 from fedwild.models.spatial import GlobalAveragePool, conv, init_convolutions, max_pool, norm
 
 
-class ResNetParams(Hyper):
+class ResNetParams(Settings):
     """Settings of the residual networks."""
 
-    width: int = Field(default=64, ge=1, description="Channels of the stem; the stages have 1, 2, 4, 8 times it.")
+    width: int = Field(
+        default=64, ge=1, description="Channels of the stem; the four stages have 1, 2, 4 and 8 times as many."
+    )
     stem: Literal["auto", "small", "large"] = Field(
         default="auto",
-        description="small: 3x3, stride 1; large: 7x7, stride 2, max-pool; auto: small for sides below 96.",
+        description="small: 3x3 with stride 1; large: 7x7 with stride 2 and max-pool; auto: small for sides below 96.",
     )
 
 
 class ResidualBlock(nn.Module):
-    """`relu(body(x) + shortcut(x))`; the shortcut is a 1x1 convolution where shapes differ."""
+    """`relu(body(x) + shortcut(x))`; the shortcut is a 1x1 convolution if the shapes differ."""
 
     def __init__(self, dims: int, inputs: int, outputs: int, stride: int, body: nn.Sequential) -> None:
         super().__init__()
@@ -43,11 +45,11 @@ class ResidualBlock(nn.Module):
         return self.relu(self.body(x) + skipped)
 
     def space_after(self, path: str, space: str) -> str:
-        """The space the block writes when it reads `space`: the same one unless the shortcut is a layer."""
+        """Return the space that the block writes if it reads `space`: the same one unless the shortcut is a layer."""
         return space if self.shortcut is None else path
 
     def wires(self, path: str, space: str) -> list[Wire]:
-        """The wiring of the block at `path` when it reads `space`."""
+        """Return the wires of the block at `path` if it reads `space`."""
         target = self.space_after(path, space)
         convolutions = sum(isinstance(part, nn.Conv2d | nn.Conv3d) for part in self.body)
         wires: list[Wire] = []
@@ -66,7 +68,7 @@ class ResidualBlock(nn.Module):
 
 
 def basic_block(dims: int, inputs: int, width: int, stride: int) -> ResidualBlock:
-    """Two 3x3 convolutions."""
+    """Return a block of two 3x3 convolutions."""
     body = stage(
         conv1=conv(dims, inputs, width, 3, stride),
         norm1=norm(dims, width),
@@ -78,7 +80,7 @@ def basic_block(dims: int, inputs: int, width: int, stride: int) -> ResidualBloc
 
 
 def bottleneck_block(dims: int, inputs: int, width: int, stride: int) -> ResidualBlock:
-    """1x1, 3x3 (strided), 1x1 convolutions; four times `width` channels come out."""
+    """Return a block of 1x1, 3x3 (strided) and 1x1 convolutions with 4 * `width` output channels."""
     body = stage(
         conv1=conv(dims, inputs, width, 1),
         norm1=norm(dims, width),
@@ -92,36 +94,64 @@ def bottleneck_block(dims: int, inputs: int, width: int, stride: int) -> Residua
     return ResidualBlock(dims, inputs, 4 * width, stride, body)
 
 
-def resnet(
-    input_shape: Shape,
-    outputs: int,
-    bias: bool,
-    params: ResNetParams,
-    *,
-    name: str,
-    blocks: tuple[int, ...],
-    bottleneck: bool = False,
-    dims: int = 2,
-) -> Network:
-    """A residual network with `blocks[i]` blocks in stage `layer{i+1}`; any side length."""
-    check_spatial(name, input_shape, dims)
-    stages: dict[str, nn.Module] = {"stem": _stem(dims, input_shape, params)}
-    wires = [Wire("stem.conv", None, "stem"), Wire("stem.norm", "stem", "stem")]
-    make = bottleneck_block if bottleneck else basic_block
-    channels, space = params.width, "stem"
-    for index, count in enumerate(blocks):
-        layer = nn.Sequential()
-        for number in range(count):
-            stride = 2 if index > 0 and number == 0 else 1
-            block = make(dims, channels, params.width * 2**index, stride)
-            layer.append(block)
-            path = f"layer{index + 1}.{number}"
-            wires += block.wires(path, space)
-            space = block.space_after(path, space)
-            channels = params.width * 2**index * (4 if bottleneck else 1)
-        stages[f"layer{index + 1}"] = layer
-    init_convolutions(*stages.values())
-    return Network(name, input_shape, stages, channels, outputs, bias, neck=GlobalAveragePool(), wires=wires)
+class ResNet(NetworkBuilder):
+    """A residual network with `blocks[i]` blocks in stage `layer{i+1}`, for inputs of any size."""
+
+    Params = ResNetParams
+    blocks: ClassVar[tuple[int, ...]]
+    bottleneck: ClassVar[bool] = False
+    dims: ClassVar[int] = 2
+
+    def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
+        check_spatial(self.name, input_shape, self.dims)
+        width = self.params.width
+        stages: dict[str, nn.Module] = {"stem": _stem(self.dims, input_shape, self.params)}
+        wires = [Wire("stem.conv", None, "stem"), Wire("stem.norm", "stem", "stem")]
+        make = bottleneck_block if self.bottleneck else basic_block
+        channels, space = width, "stem"
+        for index, count in enumerate(self.blocks):
+            layer = nn.Sequential()
+            for number in range(count):
+                stride = 2 if index > 0 and number == 0 else 1
+                block = make(self.dims, channels, width * 2**index, stride)
+                layer.append(block)
+                path = f"layer{index + 1}.{number}"
+                wires += block.wires(path, space)
+                space = block.space_after(path, space)
+                channels = width * 2**index * (4 if self.bottleneck else 1)
+            stages[f"layer{index + 1}"] = layer
+        init_convolutions(*stages.values())
+        return Network(self.name, input_shape, stages, channels, outputs, bias, neck=GlobalAveragePool(), wires=wires)
+
+
+@MODELS.add("resnet-18")
+class ResNet18(ResNet):
+    """Residual network with 18 layers; 11 M parameters at width 64."""
+
+    blocks = (2, 2, 2, 2)
+
+
+@MODELS.add("resnet-34")
+class ResNet34(ResNet):
+    """Residual network with 34 layers; 21 M parameters at width 64."""
+
+    blocks = (3, 4, 6, 3)
+
+
+@MODELS.add("resnet-50")
+class ResNet50(ResNet):
+    """Residual network with 50 layers in bottleneck blocks; 24 M parameters at width 64."""
+
+    blocks = (3, 4, 6, 3)
+    bottleneck = True
+
+
+@MODELS.add("resnet-18-3d")
+class ResNet18For3d(ResNet):
+    """ResNet-18 with 3x3x3 convolutions for volumes; 33 M parameters at width 64."""
+
+    blocks = (2, 2, 2, 2)
+    dims = 3
 
 
 def _stem(dims: int, input_shape: Shape, params: ResNetParams) -> nn.Sequential:
@@ -135,16 +165,3 @@ def _stem(dims: int, input_shape: Shape, params: ResNetParams) -> nn.Sequential:
     if large:
         stem.add_module("pool", max_pool(dims))
     return stem
-
-
-def _entry(name: str, summary: str, blocks: tuple[int, ...], bottleneck: bool = False, dims: int = 2) -> ModelEntry:
-    make = partial(resnet, name=name, blocks=blocks, bottleneck=bottleneck, dims=dims)
-    return ModelEntry(name, summary, ResNetParams, make)
-
-
-ENTRIES = (
-    _entry("resnet-18", "Residual network of 18 layers; 11 M at width 64.", (2, 2, 2, 2)),
-    _entry("resnet-34", "Residual network of 34 layers; 21 M at width 64.", (3, 4, 6, 3)),
-    _entry("resnet-50", "Residual bottleneck network of 50 layers; 24 M.", (3, 4, 6, 3), bottleneck=True),
-    _entry("resnet-18-3d", "ResNet-18 with 3x3x3 convolutions for volumes; 33 M.", (2, 2, 2, 2), dims=3),
-)

@@ -1,4 +1,4 @@
-"""Parts shared by the residual networks, for images (2 sides) and volumes (3 sides)."""
+"""Layers of the residual networks, for images (2 sides) and volumes (3 sides)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _POOL: dict[int, type[nn.MaxPool2d] | type[nn.MaxPool3d]] = {2: nn.MaxPool2d, 3:
 
 
 def conv(dims: int, inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Module:
-    """A convolution without bias (a norm follows) that keeps the sides, up to the stride."""
+    """Return a convolution without bias, since a norm follows, that only its stride makes smaller."""
     return _CONV[dims](inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
 
 
 def norm(dims: int, width: int) -> nn.Module:
-    """Batch normalisation over (n, width, *sides)."""
+    """Return a batch norm over (n, width, *sides)."""
     return _NORM[dims](width)
 
 
 def max_pool(dims: int) -> nn.Module:
-    """The overlapping max-pool of the large ResNet stem: halves every side."""
+    """Return the overlapping max-pool of the large ResNet stem, which halves every side."""
     return _POOL[dims](3, stride=2, padding=1)
 
 
@@ -32,7 +32,7 @@ class GlobalAveragePool(nn.Module):
 
 
 def init_convolutions(*modules: nn.Module) -> None:
-    """He initialisation by fan-out, as residual networks are usually trained from."""
+    """Initialise all convolutions by He's method with fan-out, as usual for residual networks."""
     for module in modules:
         for part in module.modules():
             if isinstance(part, nn.Conv2d | nn.Conv3d):

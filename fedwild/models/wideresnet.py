@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedwild.hyper import Hyper
-from fedwild.models.entry import ModelEntry, stage
+from fedwild.core.settings import Settings
+from fedwild.models.builder import NetworkBuilder, stage
 from fedwild.models.graph import Wire
 from fedwild.models.network import Network
+from fedwild.models.registry import MODELS
 from fedwild.models.shapes import Shape, check_spatial
 from fedwild.models.spatial import GlobalAveragePool, conv, init_convolutions, norm
 
 
-class WideResNetParams(Hyper):
+class WideResNetParams(Settings):
     """Settings of the wide residual networks."""
 
-    dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="Dropout between a block's two convolutions.")
+    dropout: float = Field(
+        default=0.0, ge=0.0, lt=1.0, description="Dropout rate between the two convolutions of a block."
+    )
 
 
 class WideBlock(nn.Module):
-    """norm-relu-conv-norm-relu-dropout-conv beside a skip, which is a 1x1 convolution where shapes differ."""
+    """norm-relu-conv-norm-relu-dropout-conv plus a shortcut, which is a 1x1 convolution if the shapes differ."""
 
     def __init__(self, inputs: int, width: int, stride: int, dropout: float) -> None:
         super().__init__()
@@ -40,16 +43,16 @@ class WideBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(n, inputs, h, w) to (n, width, h / stride, w / stride)."""
         entered = self.enter(x)
-        # As in the original, a convolved shortcut starts after the activation and a plain one before it.
+        # As in the original: a shortcut with a convolution starts after the activation, an identity before it.
         skipped = x if self.shortcut is None else self.shortcut(entered)
         return self.body(entered) + skipped
 
     def space_after(self, path: str, space: str) -> str:
-        """The space the block writes when it reads `space`: the same one unless the shortcut is a layer."""
+        """Return the space that the block writes if it reads `space`: the same one unless the shortcut is a layer."""
         return space if self.shortcut is None else path
 
     def wires(self, path: str, space: str) -> list[Wire]:
-        """The wiring of the block at `path` when it reads `space`."""
+        """Return the wires of the block at `path` if it reads `space`."""
         target = self.space_after(path, space)
         inner = f"{path}.body.conv1"
         wires = [
@@ -63,46 +66,45 @@ class WideBlock(nn.Module):
         return wires
 
 
-def wide_resnet(
-    input_shape: Shape,
-    outputs: int,
-    bias: bool,
-    params: WideResNetParams,
-    *,
-    name: str,
-    depth: int,
-    widen: int,
-) -> Network:
-    """A WideResNet of `depth` = 6n + 4 layers, `widen` times the base widths 16, 32, 64; any side length."""
-    check_spatial(name, input_shape, dims=2)
-    stages: dict[str, nn.Module] = {"stem": stage(conv=conv(2, input_shape[0], 16, 3))}
-    wires = [Wire("stem.conv", None, "stem")]
-    channels, space = 16, "stem"
-    for index in range(3):
-        blocks = nn.Sequential()
-        for number in range((depth - 4) // 6):
-            stride = 2 if index > 0 and number == 0 else 1
-            width = 16 * 2**index * widen
-            block = WideBlock(channels, width, stride, params.dropout)
-            blocks.append(block)
-            path = f"block{index + 1}.{number}"
-            wires += block.wires(path, space)
-            space = block.space_after(path, space)
-            channels = width
-        stages[f"block{index + 1}"] = blocks
-    init_convolutions(*stages.values())
-    neck = stage(norm=norm(2, channels), relu=nn.ReLU(), pool=GlobalAveragePool())
-    wires.append(Wire("neck.norm", space, space))
-    return Network(name, input_shape, stages, channels, outputs, bias, neck=neck, wires=wires)
+class WideResNet(NetworkBuilder):
+    """A WideResNet with `depth` = 6n + 4 layers and `widen` times the widths 16, 32, 64, for inputs of any size."""
+
+    Params = WideResNetParams
+    depth: ClassVar[int]
+    widen: ClassVar[int]
+
+    def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
+        check_spatial(self.name, input_shape, dims=2)
+        stages: dict[str, nn.Module] = {"stem": stage(conv=conv(2, input_shape[0], 16, 3))}
+        wires = [Wire("stem.conv", None, "stem")]
+        channels, space = 16, "stem"
+        for index in range(3):
+            blocks = nn.Sequential()
+            for number in range((self.depth - 4) // 6):
+                stride = 2 if index > 0 and number == 0 else 1
+                width = 16 * 2**index * self.widen
+                block = WideBlock(channels, width, stride, self.params.dropout)
+                blocks.append(block)
+                path = f"block{index + 1}.{number}"
+                wires += block.wires(path, space)
+                space = block.space_after(path, space)
+                channels = width
+            stages[f"block{index + 1}"] = blocks
+        init_convolutions(*stages.values())
+        neck = stage(norm=norm(2, channels), relu=nn.ReLU(), pool=GlobalAveragePool())
+        wires.append(Wire("neck.norm", space, space))
+        return Network(self.name, input_shape, stages, channels, outputs, bias, neck=neck, wires=wires)
 
 
-def _entry(depth: int, widen: int, summary: str) -> ModelEntry:
-    name = f"wrn-{depth}-{widen}"
-    make = partial(wide_resnet, name=name, depth=depth, widen=widen)
-    return ModelEntry(name, summary, WideResNetParams, make)
+@MODELS.add("wrn-28-10")
+class WideResNet28x10(WideResNet):
+    """Wide residual network with 28 layers, 10 times as wide; 36 M parameters."""
+
+    depth, widen = 28, 10
 
 
-ENTRIES = (
-    _entry(28, 10, "Wide residual network, 28 layers, 10 times as wide; 36 M."),
-    _entry(16, 4, "Wide residual network, 16 layers, 4 times as wide; 2.7 M."),
-)
+@MODELS.add("wrn-16-4")
+class WideResNet16x4(WideResNet):
+    """Wide residual network with 16 layers, 4 times as wide; 2.7 M parameters."""
+
+    depth, widen = 16, 4

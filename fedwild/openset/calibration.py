@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwild.metrics import UNKNOWN, smallest_threshold_admitting
+from fedwild.openset.metrics import UNKNOWN, smallest_threshold_admitting
 
 Array = Tensor | np.ndarray
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 from fedwild.openset import cutpaste
 from fedwild.openset.destruction import AUTHORS, OPERATIONS, UNIFORM, Choice, Destruction, Operation
 

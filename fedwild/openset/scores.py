@@ -1,29 +1,80 @@
-"""Unknown scores u(x) on logits: (n, K) in, (n,) out, larger = more unknown.
+"""Unknown scores u(x): larger = more unknown.
 
-Computed in float64 whatever the logits' type: in float32 the softmax of a confident network rounds to exactly
-1, which would tie samples that the logits tell apart.
+A score looks at a network's outputs, at its embeddings, or at both (`Signals`). A score with a fit step has the clients
+send sums over their training samples once, after training, and the server fits the score to their total.
+
+Scores are computed in float64 whatever the logits' type: in float32 the softmax of a confident network rounds to
+exactly 1, which would tie samples that the logits distinguish.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor, special
 
-from fedwild.errors import UserError, unknown_name
-from fedwild.hyper import Hyper, validated
+from fedwild.core.component import Component
+from fedwild.core.registry import Registry
+from fedwild.core.settings import Settings
+from fedwild.models import Network
+
+Fitted = Mapping[str, Tensor]
+"""What the fit step left, by name; empty for a score without one."""
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What a score may look at, for n samples."""
+
+    outputs: Tensor
+    """All outputs of the network (n, K + extra), of which the first K are classes."""
+    classes: int
+    """K."""
+    embeddings: Tensor | None = None
+    """(n, d), if the score needs them."""
+
+    @property
+    def logits(self) -> Tensor:
+        """The outputs of the classes (n, K)."""
+        return self.outputs[:, : self.classes]
+
+
+class Score(Component, ABC):
+    """An unknown score. Register it, or name it by its import path."""
+
+    needs_unknown: ClassVar[bool] = False
+    """Whether it reads an output for "unknown", which only some objectives train."""
+    needs_embeddings: ClassVar[bool] = False
+    needs_fit: ClassVar[bool] = False
+    """Whether it has a fit step."""
+
+    def sums(self, signals: Signals, y: Tensor) -> dict[str, Tensor]:
+        """Return a client's sums over training samples with labels y (n,). Their shapes do not depend on n."""
+        return {}
+
+    def fit(self, total: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what `score` needs, from the sums over all clients (float64)."""
+        return dict(total)
+
+    @abstractmethod
+    def score(self, signals: Signals, fitted: Fitted) -> Tensor:
+        """Return unknown scores (n,) in float64."""
+
+
+SCORES: Registry[Score] = Registry("score", Score)
 
 
 def msp(logits: Tensor) -> Tensor:
-    """Maximum softmax probability: u = -max_k p_k. With K = 1 it is -1 for every sample and tells nothing."""
+    """Maximum softmax probability: u = -max_k p_k. With K = 1 it is -1 for every sample."""
     return -_float64(logits).softmax(dim=1).amax(dim=1)
 
 
 def maxlogit(logits: Tensor) -> Tensor:
-    """Maximum logit (MLS): u = -max_k z_k, raw logits, before any softmax."""
+    """Maximum logit (MLS): u = -max_k z_k, on raw logits, before any softmax."""
     return -_float64(logits).amax(dim=1)
 
 
@@ -33,7 +84,7 @@ def energy(logits: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Entropy of the softmax, in nats, 0 to log K. With K = 1 it is 0 for every sample and tells nothing."""
+    """Entropy of the softmax, in nats, 0 to log K. With K = 1 it is 0 for every sample."""
     return special.entr(_float64(logits).softmax(dim=1)).sum(dim=1)
 
 
@@ -43,88 +94,78 @@ def unknown_probability(outputs: Tensor) -> Tensor:
 
 
 def placeholder(outputs: Tensor, temperature: float = 1024.0) -> Tensor:
-    """PROSER's: u = q_unknown - max_k q_k, where q is the softmax of all K + 1 outputs at a temperature."""
+    """PROSER: u = q_unknown - max_k q_k, where q is the softmax of all K + 1 outputs at a temperature."""
     q = (_float64(outputs) / temperature).softmax(dim=1)
     return q[:, -1] - q[:, :-1].amax(dim=1)
 
 
-class NoParams(Hyper):
-    """A score without settings."""
+@SCORES.add("msp")
+class MaximumProbability(Score):
+    """Minus the largest softmax probability."""
+
+    def score(self, signals: Signals, fitted: Fitted) -> Tensor:
+        return msp(signals.logits)
 
 
-class EnergyParams(Hyper):
-    """Settings of the energy score."""
+@SCORES.add("maxlogit")
+class MaximumLogit(Score):
+    """Minus the largest raw logit."""
 
-    temperature: float = Field(1.0, gt=0, description="Divides the logits before the log-sum-exp.")
-
-
-class PlaceholderParams(Hyper):
-    """Settings of PROSER's score."""
-
-    temperature: float = Field(1024.0, gt=0, description="Divides the outputs before the softmax.")
+    def score(self, signals: Signals, fitted: Fitted) -> Tensor:
+        return maxlogit(signals.logits)
 
 
-@dataclass(frozen=True)
-class ScoreEntry:
-    """One registered score: its name, one line about it, its settings and its function of logits."""
+@SCORES.add("energy")
+class Energy(Score):
+    """Free energy of the logits at a temperature."""
 
-    name: str
-    summary: str
-    Params: type[Hyper]
-    function: Callable[..., Tensor]
-    reads_unknown: bool = False
-    """Whether the function takes the unknown output (n, K + 1), too, which only some objectives train."""
+    class Params(Settings):
+        temperature: float = Field(1.0, gt=0, description="divides the logits before the log-sum-exp")
 
+    params: Params
 
-@dataclass(frozen=True)
-class Score:
-    """A score with its settings; call it on logits (n, K) for unknown scores (n,)."""
-
-    entry: ScoreEntry
-    params: Hyper
-
-    @property
-    def name(self) -> str:
-        """The name it is registered under."""
-        return self.entry.name
-
-    def __call__(self, logits: Tensor) -> Tensor:
-        """Unknown scores (n,), float64, larger = more unknown."""
-        return self.entry.function(logits, **self.params.model_dump())
-
-    def of(self, outputs: Tensor, classes: int) -> Tensor:
-        """The same from all outputs of a network (n, K + extra), of which K are classes."""
-        return self(outputs if self.entry.reads_unknown else outputs[:, :classes])
+    def score(self, signals: Signals, fitted: Fitted) -> Tensor:
+        return energy(signals.logits, self.params.temperature)
 
 
-SCORES: dict[str, ScoreEntry] = {
-    entry.name: entry
-    for entry in (
-        ScoreEntry("msp", "Minus the largest softmax probability.", NoParams, msp),
-        ScoreEntry("maxlogit", "Minus the largest raw logit.", NoParams, maxlogit),
-        ScoreEntry("energy", "Free energy of the logits at a temperature.", EnergyParams, energy),
-        ScoreEntry("entropy", "Entropy of the softmax.", NoParams, entropy),
-        ScoreEntry("unknown", "Probability of the unknown output.", NoParams, unknown_probability, reads_unknown=True),
-        ScoreEntry(
-            "proser",
-            "Probability of the unknown output minus the largest other one, at a temperature.",
-            PlaceholderParams,
-            placeholder,
-            reads_unknown=True,
-        ),
-    )
-}
+@SCORES.add("entropy")
+class Entropy(Score):
+    """Entropy of the softmax."""
+
+    def score(self, signals: Signals, fitted: Fitted) -> Tensor:
+        return entropy(signals.logits)
 
 
-def make_score(name: str, params: Mapping[str, Any] | None = None) -> Score:
-    """The score registered as `name` with the given settings; what is wrong with them is a UserError."""
-    if name not in SCORES:
-        raise unknown_name("score", name, SCORES)
-    entry = SCORES[name]
-    given = {} if params is None else params
-    if not isinstance(given, Mapping):
-        raise UserError(f"score = {given!r} is not allowed: the settings of score {name!r} must be a table.")
-    return Score(entry, validated(entry.Params, given, "score"))
+@SCORES.add("unknown")
+class UnknownProbability(Score):
+    """Probability of the unknown output."""
+
+    needs_unknown = True
+
+    def score(self, signals: Signals, fitted: Fitted) -> Tensor:
+        return unknown_probability(signals.outputs)
+
+
+@SCORES.add("proser")
+class Placeholder(Score):
+    """Probability of the unknown output minus the largest other one, at a temperature."""
+
+    class Params(Settings):
+        temperature: float = Field(1024.0, gt=0, description="divides the outputs before the softmax")
+
+    needs_unknown = True
+    params: Params
+
+    def score(self, signals: Signals, fitted: Fitted) -> Tensor:
+        return placeholder(signals.outputs, self.params.temperature)
+
+
+def signals_of(model: Network, x: Tensor, classes: int, score: Score) -> Signals:
+    """Return what a score looks at for a batch x (n, *shape)."""
+    if not score.needs_embeddings:
+        return Signals(model(x), classes)
+    embeddings = model.embed(x)
+    return Signals(model.head(embeddings), classes, embeddings)
 
 
 def _float64(logits: Tensor) -> Tensor:

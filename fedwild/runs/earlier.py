@@ -1,4 +1,4 @@
-"""Reading the run that another run starts from, and whether the two fit."""
+"""Reading the model of the run that another run starts from, and checking that the two fit."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedwild.config import Part, changes, resolve, sources
-from fedwild.errors import BadReply, UserError
-from fedwild.initial import Initial
-from fedwild.payload import check_like
-from fedwild.protocol import Server
-from fedwild.rng import Rng
+from fedwild.runs.components import Part, starting_methods
+from fedwild.runs.config import changes, resolve
+from fedwild.core.errors import BadReply, UserError
+from fedwild.contract.initial import Initial
+from fedwild.core.payload import check_like
+from fedwild.contract import Server
+from fedwild.core.rng import Rng
 from fedwild.runs.folder import RunFolder
-from fedwild.task import Task
+from fedwild.contract.task import Task
 
 
 def earlier_model(path: str, model: Part, task: Task) -> Initial:
-    """The global model of the finished run at `path`, if a run of this network and task can begin with it."""
+    """Return the global model of the finished run at `path`, if a run of this network and task can begin with it."""
     try:
         return _read(RunFolder.open(Path(path)), model, task)
     except UserError as error:
@@ -27,34 +28,34 @@ def earlier_model(path: str, model: Part, task: Task) -> Initial:
         reason = error.strerror or error
         raise UserError(f"federation.start_from = {path!r} cannot be read: {reason}.") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        # Our own files say all of this, unless somebody changed them.
+        # Files written by fedwild are complete, unless somebody changed them.
         raise UserError(f"federation.start_from = {path!r}: its files are damaged ({error!r}).") from error
 
 
 def _read(folder: RunFolder, model: Part, task: Task) -> Initial:
     if folder.result() is None:
-        raise UserError(f"that run is unfinished: `fedwild resume {folder.path}` it first.")
+        raise UserError(f"that run is unfinished: run `fedwild resume {folder.path}` first.")
     facts, config = folder.facts(), resolve(folder.facts()["config"])
     server, method = Server.from_payload(folder.server(), task, Rng(config.seed)), config.method.name
     weights = config.make_method().weights(server)
     if "head.weight" not in weights:
         raise UserError(
-            f"a run of method {method!r} has no single global model: take one of a method that has, "
-            f"such as {', '.join(sources())}."
+            f"a run of method {method!r} has no single global model; use a run of another method, "
+            f"such as {', '.join(starting_methods(personal=False))}."
         )
     _check_same_network(config.model, model)
     shape = tuple(facts["input"]["shape"])
     if shape != task.input_shape:
-        raise UserError(f"its samples have shape {shape}, and here they have {task.input_shape}: they must agree.")
+        raise UserError(f"its samples have shape {shape}, those of this run {task.input_shape}: they must be equal.")
     _check_tensors_fit(weights, task)
     return Initial(weights, server.classes, f"{folder.path} (method {method}, round {server.step.index + 1})")
 
 
 def _check_same_network(then: Part | None, model: Part) -> None:
-    """Refuse another network, or the same with other settings."""
+    """Reject another network, or the same network with other settings."""
     before, now = then.table() if then else {}, model.table()
     if before.get("name") != now["name"]:
-        # The settings of another network would only add to the sentence.
+        # The settings of a different network are not worth comparing.
         before, now = {"name": before.get("name")}, {"name": now["name"]}
     changed = changes({"model": before}, {"model": now})
     if changed:
@@ -62,9 +63,9 @@ def _check_same_network(then: Part | None, model: Part) -> None:
 
 
 def _check_tensors_fit(weights: Mapping[str, Tensor], task: Task) -> None:
-    """The code of a network, above all of the user's own, may have changed since."""
+    """Reject weights that no longer fit: the code of a user's own network may have changed."""
     try:
         check_like(weights, task.spec(len(weights["head.weight"]), bias="head.bias" in weights), "its model")
     except BadReply as problem:
-        reason = "is not built as it was then, or was made wider by its method"
+        reason = "has changed since that run, or its method made it wider"
         raise UserError(f"model.name = {task.model!r} {reason}: {problem}.") from problem

@@ -32,8 +32,8 @@ import torch
 
 import fedwild
 from fedwild.data import Split
-from fedwild.errors import BadReply, UserError
-from fedwild.payload import Payload, write_atomically
+from fedwild.core.errors import BadReply, UserError
+from fedwild.core.payload import Payload, write_atomically
 from fedwild.runs.events import without_nan
 from fedwild.runs.format import FORMAT, check_format
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import fedwild
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 FORMAT = 1
 

@@ -15,12 +15,12 @@ import pytest
 from PIL import Image
 
 import fedwild
-from fedwild.corrections import CORRECTIONS
+from fedwild.training.corrections import CORRECTIONS
 from fedwild.data import DATASETS, PARTITIONS
-from fedwild.listing import LISTS
+from fedwild.runs.listing import LISTS
 from fedwild.methods import METHODS
 from fedwild.models import MODELS
-from fedwild.objectives import OBJECTIVES
+from fedwild.training.objectives import OBJECTIVES
 from fedwild.openset import SCORES
 from tests.conftest import TINY, Cli, unfinish
 

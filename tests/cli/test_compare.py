@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedwild
-from tests.comparison.made import made_run, made_seeds
+from tests.results.comparison.made import made_run, made_seeds
 from tests.conftest import Cli, Refused
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from fedwild.data import DataSettings
 from fedwild.data.classes import choose_classes
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 TEN = tuple(str(digit) for digit in range(10))
 

@@ -17,7 +17,7 @@ from scipy.io import savemat
 from fedwild.data.npz import write_npz
 from fedwild.data.sources.convert import CONVERTERS
 from fedwild.data.sources.npz_file import load_npz
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 RNG = np.random.default_rng(3)
 

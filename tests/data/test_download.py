@@ -15,7 +15,7 @@ from fedwild.data import DataSettings, load
 from fedwild.data.sources import catalogue, prepare
 from fedwild.data.sources.catalogue import DataEntry, Download
 from fedwild.data.sources.download import download
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 CONTENT = np.random.default_rng(0).bytes(700_000)
 

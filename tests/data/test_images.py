@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from fedwild.data.images import convert, grey, resize, to_stored
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from fedwild.data import DATASETS, DataSettings, data_names, load, make_split
 from fedwild.data.sources.convert import CONVERTERS
 from fedwild.data.sources.digits import load_digits
 from fedwild.data.sources.prepare import data_folders, find_prepared, prepare
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 
 def put(folder: Path, name: str, shape: tuple[int, ...], train: int = 40, test: int = 20, **more: Any) -> None:

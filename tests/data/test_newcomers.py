@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedwild.data import Dataset, DataSettings, Split, admitted, check_names, make_split, with_newcomers
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 from tests.data.helpers import toy
 from tests.tiny import image_file
 

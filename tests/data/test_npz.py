@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedwild.data.npz import pack_json, read_npz, unpack_json, write_npz
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 
 def test_arrays_and_text_come_back(tmp_path: Path) -> None:

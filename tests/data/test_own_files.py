@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from fedwild.data import Dataset, DataSettings, load, make_split
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 from tests.data.helpers import write_image
 
 

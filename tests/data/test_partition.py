@@ -15,7 +15,7 @@ from fedwild.data.partition import (
     default_partition,
     parse_partition,
 )
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 from tests.data.helpers import toy
 
 

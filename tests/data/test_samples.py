@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedwild.data import NO_CLASS, DataSettings, Samples, samples_of
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 from tests.data.helpers import toy
 
 

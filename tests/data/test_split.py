@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedwild.data import Dataset, DataSettings, Split, make_split
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 from tests.data.helpers import toy
 
 

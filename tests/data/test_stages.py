@@ -10,7 +10,7 @@ import pytest
 
 from fedwild.data import Dataset, DataSettings, Split, make_split
 from fedwild.data.npz import pack_json, read_npz, unpack_json, write_npz
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 from tests.conftest import TINY, Refused
 from tests.data.helpers import toy
 

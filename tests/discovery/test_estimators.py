@@ -33,7 +33,7 @@ from fedwild.discovery.committee import LINKAGES, Metric, merging, middle_of_bes
 from fedwild.discovery.macc import entropies
 from fedwild.discovery.pool import Floats, Ints, means_of
 from fedwild.discovery.ppm import dense_regions, rising_radii
-from fedwild.rng import Rng
+from fedwild.core.rng import Rng
 
 CLIENTS = 10
 QUICK: dict[str, dict[str, Any]] = {"macc-pim": {"epochs": 5}}
@@ -200,7 +200,7 @@ def test_of_very_many_clusters_a_random_part_is_looked_at_and_the_others_go_to_t
             seen.append((len(pool), len(known.clusters), len(known.labels)))
             return super()._estimate(pool, known, rng)
 
-    monkeypatch.setattr(base, "MOST_CLUSTERS", 25)
+    monkeypatch.setattr(base, "MAX_CLUSTERS", 25)
     pool, told = mixture_with_known(3, 6, 6, 32, seed=0)
     assert min(len(pool), len(told.clusters)) > 25
     found = Told(Given.Params(classes=3)).estimate(pool, told, Rng(0))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedwild.errors import RoundFailed
-from fedwild.payload import Payload
+from fedwild.core.errors import RoundFailed
+from fedwild.core.payload import Payload
 from fedwild.runs.events import read_events
 from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset
 

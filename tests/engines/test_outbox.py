@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from fedwild.engines.outbox import Outbox
-from fedwild.payload import Payload
+from fedwild.core.payload import Payload
 
 
 def read(path: str) -> float:

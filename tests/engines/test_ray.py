@@ -20,18 +20,18 @@ import psutil
 import pytest
 import torch
 
-from fedwild.classes import ClassRegistry
-from fedwild.config import EngineSettings
+from fedwild.core.classes import ClassRegistry
+from fedwild.runs.settings import EngineSettings
 from fedwild.data import Dataset, Split
 from fedwild.engines import ray_cluster
-from fedwild.engines.base import Answer, Job
+from fedwild.contract.engine import Answer, Job
 from fedwild.engines.choice import engine_of
-from fedwild.engines.site import Site, state_file
-from fedwild.errors import UserError
-from fedwild.experiment import Experiment
-from fedwild.federation import Federation
-from fedwild.protocol import Server, Step
-from fedwild.rng import Rng
+from fedwild.engines.executor import Executor, state_file
+from fedwild.core.errors import UserError
+from fedwild.runs.experiment import Experiment
+from fedwild.lifecycle.rounds import Federation
+from fedwild.contract import Server, Step
+from fedwild.core.rng import Rng
 from fedwild.runs.events import read_events
 from fedwild.runs.folder import RunFolder
 from tests.conftest import TINY, Refused
@@ -150,7 +150,7 @@ def test_a_client_that_raises_is_reported_and_the_round_goes_on(private: str, da
     assert [event["participants"] for event in events if event["event"] == "round"] == [["client-00"]] * 2
 
 
-class Desk:
+class SiteServer:
     """Mischievous clients, of which client-00 is honest, and an engine to ask them by hand."""
 
     def __init__(self, data: Dataset, folder: Path) -> None:
@@ -159,16 +159,16 @@ class Desk:
         states, spool = folder / "states", folder / "spool"
         spool.mkdir()
         method, task = experiment.method, experiment.task
-        self.site = Site(data, split, experiment.config.data, method, task, 0, states, spool)
+        self.executor = Executor(data, split, experiment.config.data, method, task, 0, states, spool)
         classes = ClassRegistry.of(split.known)
         self.server = Server(task, classes, Step("train", 0, 0), Rng(0), tuple(c.name for c in split.clients))
         method.start(self.server)
-        self.engine = RayEngine(self.site, 0, None)
+        self.engine = RayEngine(self.executor, 0, None)
 
     def job(self, client: str, file: str = "down", state: int | None = None) -> Job:
-        path = self.site.spool / file
+        path = self.executor.spool / file
         if not path.exists():
-            self.site.method.send(self.server, client).write(path)
+            self.executor.method.send(self.server, client).write(path)
         return Job("local", self.server.step, str(path), client, self.server.classes.names, state)
 
     def ask(self, *jobs: Job, started: Callable[[Job], None] = lambda job: None) -> list[Answer]:
@@ -176,8 +176,8 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def desk(private: str, data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    desk = Desk(data, tmp_path_factory.mktemp("desk"))
+def desk(private: str, data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SiteServer]:
+    desk = SiteServer(data, tmp_path_factory.mktemp("desk"))
     yield desk
     desk.engine.close()
 
@@ -191,10 +191,10 @@ def actors(folder: str) -> list[int]:
     return found
 
 
-def test_with_no_workers_there_is_one_actor_and_it_answers_as_a_site_does(private: str, desk: Desk) -> None:
+def test_with_no_workers_there_is_one_actor_and_it_answers_as_a_site_does(private: str, desk: SiteServer) -> None:
     assert until(lambda: len(actors(private)) == 1)
     jobs = [desk.job("client-00"), desk.job("client-00", "own")]
-    here = [desk.site.execute(job) for job in jobs]
+    here = [desk.executor.execute(job) for job in jobs]
     there = desk.ask(*jobs)
     assert [Path(str(answer.path)).name for answer in there] == ["up-0-local-ray"] * 2
     assert [answer.offset for answer in there] == [0, there[0].size]
@@ -202,7 +202,7 @@ def test_with_no_workers_there_is_one_actor_and_it_answers_as_a_site_does(privat
     assert all(answer.seconds > 0 and answer.error is None for answer in there)
 
 
-def test_a_payload_is_put_once_and_let_go_with_its_file(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_payload_is_put_once_and_let_go_with_its_file(desk: SiteServer, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     put = ray.put
 
@@ -212,7 +212,7 @@ def test_a_payload_is_put_once_and_let_go_with_its_file(desk: Desk, monkeypatch:
 
     monkeypatch.setattr(ray, "put", counted)
     desk.ask(*(desk.job("client-00", file) for file in ("first", "first", "second", "first", "second")))
-    files = [desk.site.spool / name for name in ("first", "second", "third")]
+    files = [desk.executor.spool / name for name in ("first", "second", "third")]
     assert sizes == [file.stat().st_size for file in files[:2]]
     files[0].unlink()
     desk.ask(desk.job("client-00", "third"))
@@ -221,27 +221,27 @@ def test_a_payload_is_put_once_and_let_go_with_its_file(desk: Desk, monkeypatch:
     assert {str(file) for file in files[1:]} <= desk.engine._payloads.keys()
 
 
-def test_trouble_with_files_is_not_the_clients_fault(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trouble_with_files_is_not_the_clients_fault(desk: SiteServer, monkeypatch: pytest.MonkeyPatch) -> None:
     gone, cut = desk.job("client-00", "gone"), desk.job("client-00", "cut")
     Path(gone.payload).unlink()
     Path(cut.payload).write_bytes(Path(cut.payload).read_bytes()[:-1])
     missing, damaged = desk.job("client-00", state=3), desk.job("client-00", state=4)
-    file = state_file(desk.site.states, "client-00", 4)
+    file = state_file(desk.executor.states, "client-00", 4)
     file.parent.mkdir(parents=True)
     file.write_bytes(b"not a state")
     answers = {answer.job: answer for answer in desk.ask(gone, cut, missing, damaged)}
     assert all(answer.disk_failed and answer.traceback is None for answer in answers.values())
     assert "gone" in str(answers[gone].error)
-    assert "cut short" in str(answers[cut].error)
+    assert "truncated" in str(answers[cut].error)
     assert "000003" in str(answers[missing].error)
     job = desk.job("client-00")
-    monkeypatch.setattr(desk.site, "spool", desk.site.spool / "full")
+    monkeypatch.setattr(desk.executor, "spool", desk.executor.spool / "full")
     (answer,) = desk.ask(job)
     assert answer.disk_failed
     assert "up-0-local-ray" in str(answer.error)
 
 
-def test_an_actor_killed_from_outside_is_replaced_and_its_job_done(private: str, desk: Desk) -> None:
+def test_an_actor_killed_from_outside_is_replaced_and_its_job_done(private: str, desk: SiteServer) -> None:
     victims: list[int] = []
 
     def kill(job: Job) -> None:
@@ -253,14 +253,14 @@ def test_an_actor_killed_from_outside_is_replaced_and_its_job_done(private: str,
     jobs = [desk.job("client-00"), desk.job("client-01"), desk.job("client-00", "again")]
     answers = {answer.job: answer for answer in desk.ask(*jobs, started=kill)}
     assert len(answers) == 3
-    assert answers[jobs[0]].read().encode() == desk.site.execute(jobs[0]).read().encode()
+    assert answers[jobs[0]].read().encode() == desk.executor.execute(jobs[0]).read().encode()
     assert "ZeroDivisionError" in str(answers[jobs[1]].error)
     assert until(lambda: len(actors(private)) == 1)
     assert actors(private) != victims
 
 
 def test_where_no_core_is_left_for_a_new_actor_the_least_busy_of_the_others_gets_the_work(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: SiteServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedwild.engines.ray.START_SECONDS", 0.0)
     busy, idle, dead = Worker(None), Worker(None), Worker(None)
@@ -273,7 +273,7 @@ def test_where_no_core_is_left_for_a_new_actor_the_least_busy_of_the_others_gets
         desk.engine._replacement(dead)
 
 
-def test_a_job_that_two_actors_die_of_is_the_clients_failure(desk: Desk) -> None:
+def test_a_job_that_two_actors_die_of_is_the_clients_failure(desk: SiteServer) -> None:
     jobs = [desk.job("client-05"), desk.job("client-00")]
     answers = {answer.job: answer for answer in desk.ask(*jobs)}
     assert "the worker process died" in str(answers[jobs[0]].error)
@@ -281,7 +281,7 @@ def test_a_job_that_two_actors_die_of_is_the_clients_failure(desk: Desk) -> None
     assert answers[jobs[1]].error is None
 
 
-def test_a_worker_that_cannot_start_is_one_sentence(private: str, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_start_is_one_sentence(private: str, desk: SiteServer, monkeypatch: pytest.MonkeyPatch) -> None:
     class Homeless:
         """As where fedwild or a module of the user's is not to be found."""
 
@@ -293,22 +293,22 @@ def test_a_worker_that_cannot_start_is_one_sentence(private: str, desk: Desk, mo
 
     monkeypatch.setattr("fedwild.engines.ray.ClientActor", Homeless)
     with pytest.raises(UserError, match=r"^engine.name = 'ray': a worker cannot start: .*No module named 'mine'"):
-        RayEngine(desk.site, 1, None)
+        RayEngine(desk.executor, 1, None)
 
 
 def test_a_cluster_without_a_free_core_is_one_sentence(
-    private: str, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    private: str, desk: SiteServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedwild.engines.ray.START_SECONDS", 0.0)
     with pytest.raises(UserError, match="no free core"):
-        RayEngine(desk.site, 1, None)
+        RayEngine(desk.executor, 1, None)
     assert torch.get_num_threads() == 1
 
 
 # --- Ray itself ---------------------------------------------------------------------------------------------
 
 
-def test_nothing_listens_beyond_this_machine(private: str, desk: Desk) -> None:
+def test_nothing_listens_beyond_this_machine(private: str, desk: SiteServer) -> None:
     listening = []
     for pid in (os.getpid(), *ray_cluster.marked_processes(private)):
         # One that another test had started may just be ending.

@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import Tensor
 
-from fedwild.classes import ClassRegistry
-from fedwild.engines.site import state_file
-from fedwild.payload import Payload
-from fedwild.protocol import Method, Replies, Server, Step
-from fedwild.rng import Rng
-from fedwild.task import Task
+from fedwild.core.classes import ClassRegistry
+from fedwild.engines.executor import state_file
+from fedwild.core.payload import Payload
+from fedwild.contract import Method, Replies, Server, Step
+from fedwild.core.rng import Rng
+from fedwild.contract.task import Task
 from tests.tiny import even_shares, split_by, tiny_dataset, tiny_experiment
 
 NORMED = Task((1, 8, 8), "digit-cnn", {"width": 0.04})

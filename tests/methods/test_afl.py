@@ -11,14 +11,14 @@ import pytest
 import torch
 from scipy import optimize
 
-from fedwild.errors import BadReply
+from fedwild.core.errors import BadReply
 from fedwild.methods.afl import AFL, projected
 from fedwild.methods.fairness import RECEIVED, admitted
-from fedwild.payload import Payload
-from fedwild.protocol import Server
-from fedwild.rng import Rng
+from fedwild.core.payload import Payload
+from fedwild.contract import Server
+from fedwild.core.rng import Rng
 from fedwild.runs.events import read_events
-from fedwild.task import weights_of
+from fedwild.contract.task import weights_of
 from tests.methods.by_hand import PLAIN, final, method_of, replies_of, server_of
 from tests.tiny import even_shares, run_tiny, split_by, tiny_dataset, tiny_experiment
 

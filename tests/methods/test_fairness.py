@@ -11,15 +11,15 @@ from torch.nn import functional as F
 
 from fedwild import training
 from fedwild.data import Samples
-from fedwild.engines.base import Job
-from fedwild.engines.site import Site
+from fedwild.contract.engine import Job
+from fedwild.engines.executor import Executor
 from fedwild.methods.fairness import RECEIVED
-from fedwild.objectives import OBJECTIVES, Objective
-from fedwild.payload import Payload
-from fedwild.protocol import Step
-from fedwild.rng import Rng
-from fedwild.task import weights_of
-from fedwild.training import mean_loss
+from fedwild.training.objectives import OBJECTIVES, Objective
+from fedwild.core.payload import Payload
+from fedwild.contract import Step
+from fedwild.core.rng import Rng
+from fedwild.contract.task import weights_of
+from fedwild.training.loop import mean_loss
 from tests.methods.by_hand import NORMED, WITH_NORMS
 from tests.models.cases import stir_norms
 from tests.tiny import even_shares, split_by, tiny_dataset, tiny_experiment
@@ -73,8 +73,8 @@ def test_clients_tell_the_loss_of_what_they_received_and_train_as_ever(method: s
     received = weights_of(NORMED.build(2, Rng(4)))
     for name in (method, "fedavg"):
         experiment = tiny_experiment(name, data, split, settings)
-        site = Site(data, split, experiment.config.data, experiment.method, experiment.task, 0, tmp_path, tmp_path)
-        client = site.client(Job("local", Step("train", 0, 0), "", "client-00", split.known))
+        executor = Executor(data, split, experiment.config.data, experiment.method, experiment.task, 0, tmp_path, tmp_path)
+        client = executor.client(Job("local", Step("train", 0, 0), "", "client-00", split.known))
         replies[name] = experiment.method.local(Payload.of(model=received), client, Rng(0))
     x, y = client.train.all()
     with torch.no_grad():

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from fedwild.corrections import Steering
-from fedwild.engines.base import Job
-from fedwild.engines.site import Site
-from fedwild.errors import UserError
+from fedwild.training.corrections import ClientCorrection
+from fedwild.contract.engine import Job
+from fedwild.engines.executor import Executor
+from fedwild.core.errors import UserError
 from fedwild.openset import make_score
-from fedwild.payload import Payload
-from fedwild.predictors import ScoredModel, Vote
-from fedwild.protocol import Step
-from fedwild.rng import Rng
-from fedwild.task import weights_of
-from fedwild.training import train
+from fedwild.core.payload import Payload
+from fedwild.openset.predictors import ScoredModel, Vote
+from fedwild.contract import Step
+from fedwild.core.rng import Rng
+from fedwild.contract.task import weights_of
+from fedwild.training.loop import train
 from tests.tiny import even_shares, run_tiny, split_by, tiny_dataset, tiny_experiment
 
 
@@ -37,16 +37,16 @@ def test_one_round_is_the_sample_weighted_mean_of_the_clients_own_training(data:
     run_tiny(tmp_path / "run", "fedavg", data, split, {"method": {"rounds": 1}})
 
     experiment = tiny_experiment("fedavg", data, split, {"method": {"rounds": 1}})
-    site = Site(data, split, experiment.config.data, experiment.method, experiment.task, 0, tmp_path, tmp_path)
+    executor = Executor(data, split, experiment.config.data, experiment.method, experiment.task, 0, tmp_path, tmp_path)
     start = weights_of(experiment.task.build(2, Rng(0).child("start")))
     total: dict[str, torch.Tensor] = {}
     counts = []
     for name in ("client-00", "client-01"):
-        client = site.client(Job("local", Step("train", 0, 0), "", name, split.known))
+        client = executor.client(Job("local", Step("train", 0, 0), "", name, split.known))
         model = experiment.task.network(start, 2)
         method: Any = experiment.method
         train(
-            model, client.train, method.params, method.objective, Steering(), Rng(0).child("train", 0, "client", name)
+            model, client.train, method.params, method.objective, ClientCorrection(), Rng(0).child("train", 0, "client", name)
         )
         counts.append(len(client.train))
         for key, tensor in weights_of(model).items():

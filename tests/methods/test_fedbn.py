@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedwild.engines.base import Job
-from fedwild.engines.site import Site
+from fedwild.contract.engine import Job
+from fedwild.engines.executor import Executor
 from fedwild.methods.fedbn import NORMS, of_norms
 from fedwild.models.norms import norm_keys
-from fedwild.payload import Payload
-from fedwild.protocol import Server, Step
-from fedwild.rng import Rng
+from fedwild.core.payload import Payload
+from fedwild.contract import Server, Step
+from fedwild.core.rng import Rng
 from fedwild.runs.events import read_events
-from fedwild.task import weights_of
+from fedwild.contract.task import weights_of
 from tests.methods.by_hand import NORMED, PLAIN, WITH_NORMS, final, method_of, replies_of, server_of, states
 from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset, tiny_experiment
 
@@ -86,8 +86,8 @@ def test_what_is_batch_norm_goes_by_type_not_by_name() -> None:
 def local(data: Any, split: Any, folder: Path, payload: Payload, state: Payload, name: str) -> tuple[Payload, Payload]:
     """One client's reply to a payload, and what it keeps."""
     experiment = tiny_experiment("fedbn", data, split, WITH_NORMS)
-    site = Site(data, split, experiment.config.data, experiment.method, experiment.task, 0, folder, folder)
-    client = site.client(Job("local", Step("train", 0, 0), "", name, split.known))
+    executor = Executor(data, split, experiment.config.data, experiment.method, experiment.task, 0, folder, folder)
+    client = executor.client(Job("local", Step("train", 0, 0), "", name, split.known))
     client.state = state
     reply = experiment.method.local(payload, client, Rng(0))
     return reply, client.state
@@ -118,8 +118,8 @@ def test_a_client_that_took_no_step_has_no_norms_of_its_own(data: Any, tmp_path:
 def predictions(folder: Path, data: Any, split: Any, name: str, state: Payload) -> Tensor:
     experiment = tiny_experiment("fedbn", data, split, WITH_NORMS)
     server = Server.from_payload(final(folder), experiment.task, Rng(0))
-    site = Site(data, split, experiment.config.data, experiment.method, experiment.task, 0, folder, folder)
-    client = site.client(Job("test", server.step, "", name, split.known))
+    executor = Executor(data, split, experiment.config.data, experiment.method, experiment.task, 0, folder, folder)
+    client = executor.client(Job("test", server.step, "", name, split.known))
     client.state = state
     assert experiment.method.is_personal(server)
     return (

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedwild.errors import BadReply
+from fedwild.core.errors import BadReply
 from fedwild.methods.fedheal import KEPT, RISES, consistent_mean, weights_in
-from fedwild.payload import Payload
-from fedwild.protocol import Reply
-from fedwild.rng import Rng
-from fedwild.subnetworks import packed
-from fedwild.task import weights_of
+from fedwild.core.payload import Payload
+from fedwild.contract import Reply
+from fedwild.core.rng import Rng
+from fedwild.core.bits import pack_bits
+from fedwild.contract.task import weights_of
 from tests.methods.by_hand import NORMED, PLAIN, WITH_NORMS, final, method_of, replies_of, server_of, states
 from tests.tiny import even_shares, run_tiny, split_by, tiny_dataset
 
@@ -28,7 +28,7 @@ def data() -> Any:
 
 def reply(model: dict[str, Tensor], kept: dict[str, Tensor] | None = None, samples: int = 3) -> Payload:
     everything = {name: torch.ones(t.shape, dtype=torch.bool) for name, t in weights_in(model).items()}
-    return Payload.of({"samples": samples}, model=model, kept=packed(everything if kept is None else kept))
+    return Payload.of({"samples": samples}, model=model, kept=pack_bits(everything if kept is None else kept))
 
 
 # --- at the client ------------------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedwild.corrections import Steering
+from fedwild.training.corrections import ClientCorrection
 from fedwild.data import Samples
-from fedwild.engines.base import Job
-from fedwild.engines.site import Site
-from fedwild.errors import BadReply, UserError
+from fedwild.contract.engine import Job
+from fedwild.engines.executor import Executor
+from fedwild.core.errors import BadReply, UserError
 from fedwild.methods.fedproto import (
     NETWORK,
     NO_PROTOTYPE,
@@ -27,12 +27,12 @@ from fedwild.methods.fedproto import (
     grown,
 )
 from fedwild.openset import make_score
-from fedwild.payload import Payload
-from fedwild.predictors import ScoredModel
-from fedwild.protocol import Client, Phase, Replies, Server, Step
-from fedwild.rng import Rng
+from fedwild.core.payload import Payload
+from fedwild.openset.predictors import ScoredModel
+from fedwild.contract import Client, Phase, Replies, Server, Step
+from fedwild.core.rng import Rng
 from fedwild.runs.events import read_events
-from fedwild.task import weights_of
+from fedwild.contract.task import weights_of
 from tests.methods.by_hand import NORMED, PLAIN, WITH_NORMS, final, method_of, replies_of, server_of, states
 from tests.tiny import even_shares, run_tiny, split_by, tiny_dataset, tiny_experiment
 
@@ -64,7 +64,7 @@ def test_the_penalty_is_the_squared_distance_to_the_prototypes_that_there_are() 
     generator = torch.Generator().manual_seed(0)
     x, y = torch.rand(5, 1, 8, 8, generator=generator), torch.tensor([0, 2, 1, 2, 0])
     prototypes = {"mean": torch.randn(3, 6, generator=generator), "clients": torch.tensor([2, 0, 1])}
-    found = Drawn(Steering(), model, prototypes, 0.7).penalty(x, y)
+    found = Drawn(ClientCorrection(), model, prototypes, 0.7).penalty(x, y)
     assert found is not None
     z = model.double().embed(x.double()).detach()
     total = 0.0
@@ -74,7 +74,7 @@ def test_the_penalty_is_the_squared_distance_to_the_prototypes_that_there_are() 
     assert found.item() == pytest.approx(0.7 * total / (5 * 6), rel=1e-5)
 
 
-class Constant(Steering):
+class Constant(ClientCorrection):
     def penalty(self, x: Tensor, y: Tensor) -> Tensor:
         return torch.tensor(3.0)
 
@@ -83,7 +83,7 @@ def test_the_penalty_of_a_correction_is_added() -> None:
     model = PLAIN.build(2, Rng(0))
     x, y = torch.rand(2, 1, 8, 8), torch.tensor([0, 1])
     prototypes = shared([[0.0] * 6] * 2, [1, 1])
-    alone = Drawn(Steering(), model, prototypes, 1.0).penalty(x, y)
+    alone = Drawn(ClientCorrection(), model, prototypes, 1.0).penalty(x, y)
     both = Drawn(Constant(), model, prototypes, 1.0).penalty(x, y)
     assert alone is not None and both is not None
     assert both.item() == pytest.approx(alone.item() + 3.0)
@@ -94,7 +94,7 @@ def test_the_penalty_shows_no_sample_to_batch_norm_twice() -> None:
     model = NORMED.build(2, Rng(0)).train()
     before = weights_of(model)
     width = model.embedding_dim
-    Drawn(Steering(), model, shared([[0.0] * width] * 2, [1, 1]), 1.0).penalty(
+    Drawn(ClientCorrection(), model, shared([[0.0] * width] * 2, [1, 1]), 1.0).penalty(
         torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 0, 1])
     )
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights_of(model).items())
@@ -104,8 +104,8 @@ def client_at(
     data: Any, split: Any, folder: Path, method: Any, name: str, index: int, classes: tuple[str, ...]
 ) -> Client:
     experiment = tiny_experiment("fedproto", data, split)
-    site = Site(data, split, experiment.config.data, method, experiment.task, 0, folder, folder)
-    return site.client(Job("local", Step("train", index, index), "", name, classes))
+    executor = Executor(data, split, experiment.config.data, method, experiment.task, 0, folder, folder)
+    return executor.client(Job("local", Step("train", index, index), "", name, classes))
 
 
 def test_a_round_at_a_client_is_gradient_descent_on_both_terms(data: Any, tmp_path: Path) -> None:

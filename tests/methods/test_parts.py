@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedwild.corrections import CORRECTIONS
-from fedwild.objectives import OBJECTIVES
+from fedwild.training.corrections import CORRECTIONS
+from fedwild.training.objectives import OBJECTIVES
 from fedwild.runs.events import read_events
 from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset
 

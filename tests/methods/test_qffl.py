@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedwild.errors import BadReply
+from fedwild.core.errors import BadReply
 from fedwild.methods.fairness import RECEIVED
-from fedwild.payload import Payload
-from fedwild.rng import Rng
-from fedwild.task import weights_of
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.contract.task import weights_of
 from tests.methods.by_hand import NORMED, PLAIN, final, method_of, replies_of, server_of
 from tests.tiny import even_shares, run_tiny, split_by, tiny_dataset
 

@@ -1,4 +1,4 @@
-"""Every built-in network in a size that is quick to run, for tests that hold for all of them."""
+"""Every built-in network in a small size, for tests that all networks must pass."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 
 
 def make(name: str, outputs: int = 5, bias: bool = True) -> Network:
-    """The named network from a fixed seed."""
+    """Return a network, initialised from a fixed seed."""
     torch.manual_seed(0)
     shape, params = CASES[name]
     return build(name, shape, outputs, bias, params)
 
 
 def inputs(network: Network, count: int = 3) -> Tensor:
-    """The same random inputs (count, *input_shape) each time."""
+    """Return the same random inputs (count, *input_shape) on every call."""
     return torch.randn(count, *network.input_shape, generator=torch.Generator().manual_seed(1))
 
 

@@ -1,19 +1,21 @@
-"""Modules as users write them, to be named by import path."""
+"""Modules as users write them, named by import path."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from fedwild.models import Network, chain_wires
+from fedwild.core.settings import Settings
+from fedwild.models import Network, NetworkBuilder, chain_wires
 
 NOT_CALLABLE = 3
 
 
 class PlainNet(nn.Module):
-    """Knows its sizes by name and ends in a linear layer."""
+    """Takes its sizes by name and ends in a linear layer."""
 
     def __init__(self, input_shape: tuple[int, ...], outputs: int, width: int = 8) -> None:
         super().__init__()
@@ -26,7 +28,7 @@ class PlainNet(nn.Module):
 
 
 class HeadDefinedFirst(nn.Module):
-    """Fixed at ten classes, with its head registered before its body, and log-probabilities out."""
+    """Has ten classes, registers its head before its body, and returns log-probabilities."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +40,7 @@ class HeadDefinedFirst(nn.Module):
 
 
 class HeadNotLast(nn.Module):
-    """Adds something to what the last linear layer gives."""
+    """Adds something to the output of the last linear layer."""
 
     def __init__(self, outputs: int) -> None:
         super().__init__()
@@ -67,9 +69,23 @@ class NoLinear(nn.Module):
 
 
 def own_network(input_shape: tuple[int, ...], **settings: Any) -> Network:
-    """A fedwild Network of one's own, which always has three outputs."""
+    """Return a fedwild Network that always has three outputs."""
     stages = {"first": nn.Linear(input_shape[0], settings["hidden"])}
     return Network("own", input_shape, stages, settings["hidden"], 3, wires=chain_wires(stages))
+
+
+class OwnParams(Settings):
+    hidden: int = Field(8, ge=1, description="Width of the hidden layer.")
+
+
+class OwnBuilder(NetworkBuilder):
+    """A network with one hidden layer."""
+
+    Params = OwnParams
+
+    def build(self, input_shape: tuple[int, ...], outputs: int, bias: bool) -> Network:
+        stages = {"first": nn.Linear(input_shape[0], self.params.hidden)}
+        return Network(self.name, input_shape, stages, self.params.hidden, outputs, bias, wires=chain_wires(stages))
 
 
 def bare_linear(input_shape: tuple[int, ...], outputs: int) -> nn.Module:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 from fedwild.models import AdaptedNetwork
 from tests.models.cases import inputs
 from tests.models.own_modules import HeadDefinedFirst, PlainNet, bare_linear
@@ -27,7 +27,7 @@ def test_logits_are_the_modules_own_when_the_head_fits() -> None:
     assert torch.equal(network.eval()(x), original.eval()(x))
 
 
-def test_the_only_cut_is_features_and_it_is_consistent() -> None:
+def test_the_only_cut_is_features_and_its_halves_agree_with_the_whole() -> None:
     _, network = adapted()
     network.eval()
     x = inputs(network)
@@ -44,7 +44,7 @@ def test_state_keys_are_prefixed_and_hold_the_head_once() -> None:
     assert set(network.state_dict()) == body | {"head.weight", "head.bias"}
 
 
-def test_the_users_class_and_mode_are_kept_and_its_statistics_untouched() -> None:
+def test_the_users_class_mode_and_statistics_are_kept() -> None:
     original, network = adapted()
     module = network.get_submodule("features.module")
     assert type(module) is PlainNet
@@ -87,12 +87,12 @@ def test_the_head_grows() -> None:
     assert torch.equal(network.head.weight[:4], old)
 
 
-def test_the_layer_graph_is_unknown_and_says_so() -> None:
-    with pytest.raises(UserError, match="layer graph of 'own:PlainNet' is unknown"):
+def test_the_layer_graph_is_unknown() -> None:
+    with pytest.raises(UserError, match="layer graph of model 'own:PlainNet' is unknown"):
         adapted()[1].graph()
 
 
-def test_a_module_that_skips_its_head_later_on_is_reported() -> None:
+def test_a_module_that_skips_its_head_later_is_reported() -> None:
     class Fickle(nn.Module):
         def __init__(self) -> None:
             super().__init__()

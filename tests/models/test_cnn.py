@@ -20,7 +20,7 @@ def test_images_of_many_sizes_give_logits(name: str, shape: tuple[int, ...]) -> 
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 4), (3, 9, 6), (1, 12, 12)])
-def test_digit_cnn_takes_images_of_many_sizes(shape: tuple[int, ...]) -> None:
+def test_digit_cnn_accepts_images_of_many_sizes(shape: tuple[int, ...]) -> None:
     network = build("digit-cnn", shape, 4)
     assert network(inputs(network, 2)).shape == (2, 4)
 

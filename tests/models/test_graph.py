@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 from fedwild.models import LayerGraph, has_batch_norm
 from fedwild.models.graph import Wire, build_graph
 from tests.models.cases import CASES, inputs, make, stir_norms
 
 
 def random_permutations(graph: LayerGraph) -> dict[str, torch.Tensor]:
-    """A random order for each space, never the identity: every tensor has to move."""
+    """Return a random order for each space, never the identity, so that every tensor changes."""
     orders = {space: torch.randperm(width) for space, width in graph.spaces.items()}
     return {
         space: order.roll(1) if torch.equal(order, torch.arange(len(order))) else order
@@ -101,7 +101,7 @@ def test_permuting_does_not_change_the_given_state() -> None:
     assert all(torch.equal(state[key], before[key]) for key in before)
 
 
-def test_an_unknown_space_or_a_false_permutation_is_refused() -> None:
+def test_an_unknown_space_or_an_invalid_permutation_is_rejected() -> None:
     network = make("mlp")
     with pytest.raises(UserError, match="Space 'fc9' is not known"):
         network.graph().permute(network.state_dict(), {"fc9": torch.arange(16)})
@@ -110,7 +110,7 @@ def test_an_unknown_space_or_a_false_permutation_is_refused() -> None:
 
 
 def random_plans(graph: LayerGraph) -> dict[str, torch.Tensor]:
-    """For each space a mixture of three permutations: rows and columns add up to 1."""
+    """Return a mixture of three permutations for each space: rows and columns sum to 1."""
     shares = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     plans = {}
     for space, width in graph.spaces.items():
@@ -120,7 +120,7 @@ def random_plans(graph: LayerGraph) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "wrn-28-10"])
-def test_a_plan_that_is_a_permutation_matrix_does_what_the_permutation_does(name: str) -> None:
+def test_a_permutation_matrix_gives_the_same_result_as_the_permutation(name: str) -> None:
     network = make(name)
     stir_norms(network)
     graph, state = network.graph(), network.state_dict()
@@ -174,7 +174,7 @@ def test_a_plan_mixes_the_parameters_and_statistics_of_norms_but_not_their_count
     assert len(norms) == 20
 
 
-def test_a_plan_and_a_permutation_serve_different_spaces_of_one_network() -> None:
+def test_plans_and_permutations_can_be_combined() -> None:
     network = make("mlp")
     graph, state = network.graph(), network.state_dict()
     order, plan = torch.arange(16).roll(1), random_plans(graph)["fc2.fc"]
@@ -184,14 +184,14 @@ def test_a_plan_and_a_permutation_serve_different_spaces_of_one_network() -> Non
 
 
 @pytest.mark.parametrize("shape", [(16, 12), (12, 12), (1, 16), (17, 17)])
-def test_a_plan_of_another_shape_is_refused(shape: tuple[int, int]) -> None:
+def test_a_plan_of_another_shape_is_rejected(shape: tuple[int, int]) -> None:
     network = make("mlp")
     message = rf"Space 'fc1.fc' needs a plan of 16 x 16 neurons, not \[{shape[0]}, {shape[1]}\]"
     with pytest.raises(ValueError, match=message):
         network.graph().permute(network.state_dict(), {"fc1.fc": torch.zeros(shape)})
 
 
-def test_tensors_that_are_left_out_of_the_state_are_passed_over() -> None:
+def test_tensors_that_are_missing_from_the_state_are_skipped() -> None:
     network = make("resnet-18")
     graph, state = network.graph(), network.state_dict()
     orders = random_permutations(graph)
@@ -201,22 +201,22 @@ def test_tensors_that_are_left_out_of_the_state_are_passed_over() -> None:
     assert all(torch.equal(permuted[key], full[key]) for key in part)
 
 
-def test_a_wire_to_a_module_without_neurons_is_refused() -> None:
+def test_a_wire_to_a_module_without_neurons_is_rejected() -> None:
     with pytest.raises(UserError, match="Layer '0' is a ReLU"):
         build_graph(nn.Sequential(nn.ReLU()), [Wire("0", None, None)])
 
 
-def test_a_layer_that_no_wire_leads_to_is_named() -> None:
+def test_a_layer_without_a_wire_is_rejected_by_name() -> None:
     network = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
-    with pytest.raises(UserError, match=r"Layer '1' \(LayerNorm\) is not in the network's wires"):
+    with pytest.raises(UserError, match=r"Layer '1' \(LayerNorm\) is missing from the network's wires"):
         build_graph(network, [Wire("0", None, "0"), Wire("2", "0", None)])
 
 
-def test_a_convolution_in_groups_is_named() -> None:
-    with pytest.raises(UserError, match="Layer '0' is a convolution in groups"):
+def test_a_grouped_convolution_is_rejected_by_name() -> None:
+    with pytest.raises(UserError, match="Layer '0' is a grouped convolution"):
         build_graph(nn.Sequential(nn.Conv2d(4, 4, 3, groups=2)), [Wire("0", None, None)])
 
 
-def test_batch_norm_is_found_where_it_is() -> None:
+def test_has_batch_norm_finds_batch_norm_layers() -> None:
     with_norm = {name for name in CASES if has_batch_norm(make(name))}
     assert with_norm == set(CASES) - {"simple-cnn", "vgg-9", "mlp"}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 from fedwild.models import AdaptedNetwork, Network, build
 from tests.models.cases import inputs
 
@@ -17,12 +17,19 @@ def own(attribute: str, shape: tuple[int, ...], outputs: int = 3, bias: bool = T
     return build(f"{OWN}:{attribute}", shape, outputs, bias, params)
 
 
-def test_a_network_of_ones_own_is_used_as_it_is_with_the_asked_head() -> None:
+def test_a_users_network_is_used_with_the_given_number_of_outputs() -> None:
     network = own("own_network", (4,), outputs=5, hidden=6)
     assert type(network) is Network
     assert network.cuts == ("first",)
     assert network(inputs(network)).shape == (3, 5)
     assert network.graph().spaces == {"first": 6}
+
+
+def test_a_users_builder_validates_its_settings() -> None:
+    network = own("OwnBuilder", (4,), outputs=5, hidden=6)
+    assert (network.name, network.embedding_dim, network.head.out_features) == (f"{OWN}:OwnBuilder", 6, 5)
+    with pytest.raises(UserError, match=r"model\.hidden = 0 is not allowed: it must be greater than or equal to 1"):
+        own("OwnBuilder", (4,), hidden=0)
 
 
 def test_settings_reach_the_users_class() -> None:
@@ -36,28 +43,28 @@ def test_a_plain_module_is_adapted() -> None:
 @pytest.mark.parametrize(
     ("path", "shape", "outputs", "problem"),
     [
-        ("nowhere.at_all:Net", (4,), 3, "module 'nowhere.at_all' cannot be imported"),
-        (f"{OWN}:Missing", (4,), 3, "'Missing' is not in 'tests.models.own_modules'"),
-        (f"{OWN}:", (4,), 3, "not an import path like 'package.module:Class'"),
-        (":Net", (4,), 3, "not an import path like 'package.module:Class'"),
+        ("nowhere.at_all:Net", (4,), 3, "cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
+        (f"{OWN}:Missing", (4,), 3, "module 'tests.models.own_modules' has no attribute 'Missing'"),
+        (f"{OWN}:", (4,), 3, "is not an import path: write it as package.module:Class"),
+        (":Net", (4,), 3, "is not an import path: write it as package.module:Class"),
         (f"{OWN}:NOT_CALLABLE", (4,), 3, "must name a class or function, not a int"),
-        (f"{OWN}:not_a_module", (4,), 3, r"must give a torch\.nn\.Module, not a str"),
-        (f"{OWN}:failing", (4,), 3, "could not be built: RuntimeError: no weights here"),
+        (f"{OWN}:not_a_module", (4,), 3, r"must return a torch\.nn\.Module, not a str"),
+        (f"{OWN}:failing", (4,), 3, "cannot be built: RuntimeError: no weights here"),
         (f"{OWN}:NoLinear", (1, 8, 8), 3, r"has no nn\.Linear layer"),
-        (f"{OWN}:UnusedLinear", (4,), 3, r"never runs its nn\.Linear layers"),
-        (f"{OWN}:HeadNotLast", (4,), 3, r"must return what its last nn\.Linear layer 'fc' makes"),
-        (f"{OWN}:HeadDefinedFirst", (5,), 3, r"does not take inputs of shape \(5,\)"),
+        (f"{OWN}:UnusedLinear", (4,), 3, r"never runs an nn\.Linear layer"),
+        (f"{OWN}:HeadNotLast", (4,), 3, r"must return the output of its last nn\.Linear layer 'fc'"),
+        (f"{OWN}:HeadDefinedFirst", (5,), 3, r"does not accept inputs of shape \(5,\)"),
         ("builtins:dict", (4,), 3, "has no signature"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_name(path: str, shape: tuple[int, ...], outputs: int, problem: str) -> None:
+def test_an_unusable_object_is_rejected_by_name(path: str, shape: tuple[int, ...], outputs: int, problem: str) -> None:
     with pytest.raises(UserError, match=problem) as caught:
         build(path, shape, outputs)
-    assert f"model.name '{path}'" in str(caught.value)
+    assert f"model '{path}'" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_settings_the_class_does_not_take_are_refused() -> None:
+def test_settings_that_the_class_does_not_accept_are_rejected() -> None:
     with pytest.raises(UserError, match=r"model\.depth is not a setting\..* Allowed here: width\."):
         own("PlainNet", (3, 8, 8), depth=3)
 
@@ -67,6 +74,6 @@ def test_sizes_cannot_be_given_as_settings() -> None:
         build(f"{OWN}:PlainNet", (3, 8, 8), 3, params={"outputs": 7})
 
 
-def test_a_missing_setting_is_named() -> None:
+def test_a_missing_setting_is_reported() -> None:
     with pytest.raises(UserError, match=r"model\.depth is missing"):
         own("needs_depth", (4,))

@@ -1,4 +1,4 @@
-"""The fast layers against PyTorch's own operations: results, gradients, ties, memory orders, what is not computed."""
+"""The fast layers against PyTorch's operations: results, gradients, ties, memory orders, skipped gradients."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def random(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 1) -> Te
 
 
 def whole(low: int, high: int, *shape: int, seed: int = 1) -> Tensor:
-    """Whole numbers as float64: every sum of products is exact, in any order."""
+    """Return whole numbers as float64, so that sums of products are exact in any order."""
     return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(seed)).double()
 
 
@@ -64,7 +64,7 @@ def whole_convolution(channels: int, kernel: int, padding: int = 0) -> ConvPoolR
 
 
 def results(layer: nn.Module, x: Tensor, weights: Tensor) -> list[Tensor]:
-    """The output, and the gradients of (output * weights).sum() for the input and each parameter."""
+    """Return the output and the gradients of (output * weights).sum() for the input and each parameter."""
     leaf = x.detach().requires_grad_(True)
     output = layer(leaf)
     return [output.detach(), *torch.autograd.grad(output, [leaf, *layer.parameters()], weights)]
@@ -76,7 +76,7 @@ def plain_results(layer: nn.Module, x: Tensor, weights: Tensor) -> list[Tensor]:
 
 
 def clear_weights(before_pool: Tensor) -> Tensor:
-    """Random weights for a pooled output, 0 where rounding could turn the choice of the winner or of ReLU."""
+    """Return random weights for a pooled output, 0 where rounding could change the winner or the sign."""
     windows = F.unfold(before_pool.flatten(0, 1).unsqueeze(1), 2, stride=2)
     first, second = windows.topk(2, dim=1).values.unbind(1)
     clear = ((first - second) > 1e-3) & (first.abs() > 1e-3)
@@ -95,7 +95,7 @@ def assert_same(fast: list[Tensor], slow: list[Tensor], tolerance: float) -> Non
 
 
 def check_convolution(layer: ConvPoolReLU, x: Tensor) -> None:
-    """In single precision too the measure is the plain form in double: PyTorch's own sums are the less exact ones."""
+    """Compare with the plain form in double precision, since PyTorch's own float32 sums are less exact."""
     exact = deepcopy(layer).double()
     weights = clear_weights(exact.conv(x.double()).detach())
     expected = [tensor.to(x.dtype) for tensor in plain_results(exact, x.double(), weights.to(x.dtype).double())]
@@ -106,7 +106,7 @@ def check_convolution(layer: ConvPoolReLU, x: Tensor) -> None:
 @pytest.mark.parametrize("n", [1, 64])
 @pytest.mark.parametrize(("kernel", "padding"), KERNELS)
 @pytest.mark.parametrize("shape", IMAGES)
-def test_convolution_and_gradients_are_those_of_pytorch(
+def test_convolution_and_gradients_equal_pytorchs(
     shape: Shape, kernel: int, padding: int, n: int, dtype: torch.dtype
 ) -> None:
     check_convolution(convolution(shape[0], kernel, padding, dtype), random(n, *shape, dtype=dtype))
@@ -115,7 +115,7 @@ def test_convolution_and_gradients_are_those_of_pytorch(
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("padding", [0, 2])
 @pytest.mark.parametrize("n", [1, 7])
-def test_convolution_takes_any_memory_order(order: Callable[[Tensor], Tensor], padding: int, n: int) -> None:
+def test_convolution_accepts_any_memory_order(order: Callable[[Tensor], Tensor], padding: int, n: int) -> None:
     layer = convolution(3, 5, padding)
     x = random(n, 3, 9, 12)
     ordered = order(x)
@@ -124,7 +124,7 @@ def test_convolution_takes_any_memory_order(order: Callable[[Tensor], Tensor], p
     assert_same(results(layer, ordered, weights), plain_results(layer, x, weights), 1e-10)
 
 
-def test_layers_in_a_row_have_the_gradients_of_pytorch() -> None:
+def test_consecutive_layers_have_pytorchs_gradients() -> None:
     layers = nn.Sequential(convolution(1, 5, 2), convolution(4, 3), MaxPool2x2())
     x = random(6, 1, 28, 28)
     weights = random(6, 4, 3, 3, seed=2)
@@ -132,8 +132,8 @@ def test_layers_in_a_row_have_the_gradients_of_pytorch() -> None:
 
 
 @pytest.mark.parametrize("n", [4, 5, 8, 11])
-def test_batches_larger_than_the_largest_are_computed_in_parts(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "LARGEST_BATCH", 4)
+def test_batches_above_the_maximum_are_computed_in_parts(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "MAX_BATCH", 4)
     sizes: list[int] = []
     strips = kernels.cut_strips
 
@@ -165,7 +165,7 @@ def test_convolution_has_the_numerical_gradient(kernel: int) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("n", [1, 64])
 @pytest.mark.parametrize("shape", [*IMAGES, (2, 2, 2), (1, 3, 2)])
-def test_pooling_and_its_gradient_are_exactly_those_of_pytorch(
+def test_pooling_and_its_gradient_equal_pytorchs_exactly(
     shape: Shape, n: int, order: Callable[[Tensor], Tensor], dtype: torch.dtype
 ) -> None:
     x = order(random(n, *shape, dtype=dtype))
@@ -179,7 +179,7 @@ def test_pooling_has_the_numerical_gradient() -> None:
 
 
 def with_flat_regions(n: int, channels: int, height: int, width: int) -> Tensor:
-    """Images of 0 and 1 with a constant half; the first is all 0, the second all 1."""
+    """Return images of 0 and 1 with a constant half; the first is all 0, the second all 1."""
     x = whole(0, 2, n, channels, height, width)
     x[:, :, : height // 2] = 1
     x[0], x[1] = 0, 1
@@ -244,11 +244,11 @@ def refuse(*args: object) -> NoReturn:
     raise AssertionError("computed though nobody asked")
 
 
-def test_with_frozen_weights_only_the_gradient_of_the_input_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_frozen_weights_only_the_input_gradient_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = convolution(2, 5), random(3, 2, 12, 12)
     weights = random(3, 4, 4, 4, seed=2)
     expected = results(layer, x, weights)[1]
-    monkeypatch.setattr(kernels, "unshifted", refuse)
+    monkeypatch.setattr(kernels, "unshift_kernels", refuse)
     layer.requires_grad_(False)
     x.requires_grad_(True)
     layer(x).backward(weights)
@@ -257,7 +257,7 @@ def test_with_frozen_weights_only_the_gradient_of_the_input_is_computed(monkeypa
     assert all(parameter.grad is None for parameter in layer.parameters())
 
 
-def test_for_data_only_the_gradients_of_the_parameters_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_data_only_parameter_gradients_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = convolution(2, 5), random(3, 2, 12, 12)
     weights = random(3, 4, 4, 4, seed=2)
     expected = results(layer, x, weights)[2:]
@@ -270,7 +270,7 @@ def test_for_data_only_the_gradients_of_the_parameters_are_computed(monkeypatch:
 
 
 @pytest.mark.parametrize("name", ["conv.weight", "conv.bias"])
-def test_one_parameter_alone_gets_its_gradient(name: str) -> None:
+def test_a_single_parameter_gets_its_gradient(name: str) -> None:
     layer, x = convolution(2, 3), random(3, 2, 8, 8)
     weights = random(3, 4, 3, 3, seed=2)
     names = [each for each, _ in layer.named_parameters()]
@@ -282,7 +282,7 @@ def test_one_parameter_alone_gets_its_gradient(name: str) -> None:
     assert torch.equal(parameter.grad, expected)
 
 
-def test_the_same_graph_can_be_followed_back_twice() -> None:
+def test_a_retained_graph_can_be_used_twice() -> None:
     layer, x = convolution(2, 3), random(3, 2, 8, 8).requires_grad_(True)
     value = layer(x).sum()
     first = torch.autograd.grad(value, [x, *layer.parameters()], retain_graph=True)
@@ -298,14 +298,14 @@ def test_inputs_and_weights_are_not_changed() -> None:
 
 
 def second_derivative(layer: nn.Module) -> Tensor:
-    """A derivative, for the input, of the squared length of the first one."""
+    """Return the gradient, for the input, of the squared norm of the input gradient."""
     x = random(2, 2, 8, 8).requires_grad_(True)
     (first,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
     return torch.autograd.grad(first.square().sum(), x)[0]
 
 
 def is_plain() -> bool:
-    """Whether second derivatives are defined here, for both layers."""
+    """Return whether second derivatives are defined, for both layers."""
     defined: list[bool] = []
     for layer in (convolution(2, 3), MaxPool2x2()):
         try:
@@ -318,14 +318,14 @@ def is_plain() -> bool:
 
 
 @pytest.mark.parametrize("layer", [convolution(2, 3), MaxPool2x2()], ids=["convolution", "pooling"])
-def test_a_second_derivative_is_refused_in_the_fast_form_and_defined_in_the_plain_one(layer: nn.Module) -> None:
+def test_second_derivatives_are_rejected_unless_plain(layer: nn.Module) -> None:
     with pytest.raises(RuntimeError, match=r"kernels\.plain"):
         second_derivative(layer)
     with plain():
         assert second_derivative(layer).abs().max() > 0
 
 
-def test_a_term_with_a_second_derivative_is_never_left_out_silently() -> None:
+def test_a_term_with_a_second_derivative_is_never_dropped_silently() -> None:
     layer, x = convolution(2, 3), random(2, 2, 8, 8).requires_grad_(True)
 
     def gradient() -> Tensor:
@@ -359,14 +359,14 @@ def test_plain_ends_with_its_block_after_an_exception() -> None:
 
 
 @pytest.mark.parametrize("kernel", [2, 4])
-def test_even_kernels_are_refused(kernel: int) -> None:
-    with pytest.raises(ValueError, match=f"odd kernel, not {kernel}"):
+def test_even_kernels_are_rejected(kernel: int) -> None:
+    with pytest.raises(ValueError, match=f"odd kernel size, not {kernel}"):
         ConvPoolReLU(1, 2, kernel)
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
 @pytest.mark.parametrize("layer", [convolution(2, 5, 2), MaxPool2x2()], ids=["convolution", "pooling"])
-def test_layers_work_where_no_gradients_are_kept(layer: nn.Module, mode: type[torch.no_grad]) -> None:
+def test_layers_work_without_gradients(layer: nn.Module, mode: type[torch.no_grad]) -> None:
     x = random(3, 2, 9, 8)
     expected = layer(x).detach()
     with mode():
@@ -378,7 +378,7 @@ def test_layers_work_where_no_gradients_are_kept(layer: nn.Module, mode: type[to
 
 
 @pytest.mark.parametrize("padding", [0, 2])
-def test_a_batch_without_samples_gives_none_and_zero_gradients(padding: int) -> None:
+def test_an_empty_batch_gives_an_empty_result_and_zero_gradients(padding: int) -> None:
     for layer in (convolution(2, 5, padding), MaxPool2x2()):
         x = torch.zeros(0, 2, 8, 8, dtype=torch.float64)
         weights = torch.zeros_like(layer(x))
@@ -407,7 +407,7 @@ def test_networks_in_single_precision_give_the_same_logits_in_both_forms(name: s
     assert (fast - slow).abs().max() <= 1e-5 * slow.abs().max()
 
 
-def test_simple_cnn_names_its_parameters_as_ever() -> None:
+def test_the_parameter_names_of_simple_cnn_do_not_change() -> None:
     assert list(build("simple-cnn", (1, 8, 8), 3).state_dict()) == [
         "conv1.conv.weight",
         "conv1.conv.bias",

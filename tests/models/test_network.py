@@ -5,17 +5,17 @@ import copy
 import pytest
 import torch
 
-from fedwild.errors import UserError
-from fedwild.models import model_names
+from fedwild.core.errors import UserError
+from fedwild.models import MODELS, build
 from tests.models.cases import CASES, inputs, make
 
 
 def test_every_registered_network_has_a_case() -> None:
-    assert sorted(CASES) == model_names()
+    assert sorted(CASES) == MODELS.names()
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_cutting_anywhere_and_going_on_gives_the_same_logits_and_embedding(name: str) -> None:
+def test_both_halves_of_a_cut_give_the_logits_and_embedding_of_the_whole(name: str) -> None:
     network = make(name).eval()
     x = inputs(network)
     with torch.no_grad():
@@ -37,7 +37,7 @@ def test_gradient_reaches_every_parameter(name: str) -> None:
     assert unreached == []
 
 
-def test_activations_handed_out_at_a_cut_are_not_changed_by_going_on() -> None:
+def test_the_second_half_does_not_change_the_activations_at_the_cut() -> None:
     for name in ("resnet-18", "wrn-16-4", "simple-cnn"):
         network = make(name)
         for cut in network.cuts:
@@ -52,7 +52,7 @@ def test_same_seed_gives_bit_equal_initial_weights() -> None:
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
-def test_an_unknown_cut_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_cut_is_rejected_with_a_list_of_cuts() -> None:
     network = make("resnet-18")
     for call in (network.upto, network.after, network.embed_after):
         with pytest.raises(UserError, match=r"'layer5' is not known.*layer1, layer2, layer3, layer4, stem"):
@@ -80,7 +80,7 @@ def test_growing_the_head_with_rows_uses_them_with_zero_bias() -> None:
     assert torch.equal(network.head.bias[3:], torch.zeros(2))
 
 
-def test_a_head_without_bias_stays_without_it_when_it_grows() -> None:
+def test_a_head_without_bias_grows_without_bias() -> None:
     network = make("simple-cnn", bias=False)
     assert network.head.bias is None
     network.grow_head(8)
@@ -95,17 +95,17 @@ def test_growing_to_the_same_size_changes_nothing() -> None:
     assert network.head is head
 
 
-def test_shrinking_the_head_is_refused() -> None:
+def test_shrinking_the_head_is_rejected() -> None:
     with pytest.raises(UserError, match="head of 5 outputs cannot shrink to 4"):
         make("mlp").grow_head(4)
 
 
-def test_rows_of_the_wrong_shape_are_refused() -> None:
+def test_rows_of_the_wrong_shape_are_rejected() -> None:
     with pytest.raises(UserError, match=r"rows of shape \(2, 12\), not \(1, 12\)"):
         make("mlp").grow_head(7, torch.zeros(1, 12))
 
 
-def test_a_fresh_head_has_the_asked_size_bias_and_dtype() -> None:
+def test_a_new_head_has_the_given_size_bias_and_dtype() -> None:
     network = make("mlp").double()
     network.set_head(9, bias=False)
     assert network.head.bias is None
@@ -113,7 +113,7 @@ def test_a_fresh_head_has_the_asked_size_bias_and_dtype() -> None:
     assert network.head.weight.dtype == torch.float64
 
 
-def test_a_head_without_outputs_is_refused() -> None:
+def test_a_head_without_outputs_is_rejected() -> None:
     with pytest.raises(UserError, match="at least 1 output, not 0"):
         make("mlp", outputs=0)
 
@@ -125,3 +125,20 @@ def test_a_copy_is_independent_and_equal() -> None:
     assert twin.graph() == network.graph()
     twin.grow_head(6)
     assert network.head.out_features == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("simple-cnn", "fc1"),
+        ("digit-cnn", "fc1"),
+        ("vgg-9", "fc1"),
+        ("mlp", "fc1"),
+        ("resnet-18", None),
+        ("wrn-16-4", None),
+    ],
+)
+def test_the_first_dense_stage_is_found(name: str, expected: str | None) -> None:
+    shape, params = CASES[name]
+    with torch.device("meta"):
+        assert build(name, shape, 3, params=params).first_dense() == expected

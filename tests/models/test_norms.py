@@ -1,4 +1,4 @@
-"""Batch-norm tensors by name, and statistics measured anew and pooled, against NumPy."""
+"""Batch-norm tensors by name, and statistics measured again and pooled, against NumPy."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedwild.models import Network
-from fedwild.models.norms import measure_statistics, norm_keys, norm_layers, pooled, statistics_keys
+from fedwild.models.norms import measure_statistics, norm_keys, norm_layers, pool_statistics, statistics_keys
 from tests.models.cases import inputs, make, stir_norms
 
 Real = NDArray[np.float64]
 
 
 def two_layers() -> nn.Sequential:
-    """4 - 3 - 2 in float64 with a norm after each layer, whose statistics and momenta are odd ones."""
+    """Return a float64 network 4 - 3 - 2 with a norm of unusual statistics and momentum after each layer."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(4, 3),
@@ -36,7 +36,7 @@ def two_layers() -> nn.Sequential:
 
 
 def batches(*sizes: int) -> list[Tensor]:
-    """Random batches (n, 4), each with a mean and a spread of its own."""
+    """Return random batches (n, 4) with different means and spreads."""
     generator = torch.Generator().manual_seed(1)
     return [
         i + (1 + i) * torch.randn(size, 4, generator=generator, dtype=torch.float64) for i, size in enumerate(sizes)
@@ -44,7 +44,7 @@ def batches(*sizes: int) -> list[Tensor]:
 
 
 def by_hand(model: nn.Sequential, x: Tensor) -> dict[str, Real]:
-    """The statistics that one batch gives both norms: means, and variances with n - 1."""
+    """Return the statistics that one batch gives both norms: means, and variances with n - 1."""
     state = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
     hidden = x.numpy() @ state["0.weight"].T + state["0.bias"]
     normal = (hidden - hidden.mean(0)) / np.sqrt(hidden.var(0) + 1e-5)
@@ -77,7 +77,7 @@ def test_norm_keys_are_all_tensors_of_batch_norms_and_no_others(name: str, layer
     assert statistics_keys(model.state_dict()) == of_both
 
 
-def test_names_alone_are_enough() -> None:
+def test_keys_need_only_the_names() -> None:
     names = ["conv.weight", "conv.norm.weight", "conv.norm.running_mean", "conv.norm.running_var", "running_mean.bias"]
     assert norm_keys(iter(names)) == names[1:4]
     assert statistics_keys(iter(names)) == names[2:4]
@@ -86,7 +86,7 @@ def test_names_alone_are_enough() -> None:
 # --- measured anew ---------------------------------------------------------------------------------------------
 
 
-def test_statistics_are_their_means_over_batches_by_size() -> None:
+def test_statistics_are_means_over_batches_weighted_by_size() -> None:
     model = two_layers()
     given_batches = batches(8, 5, 2)
     each = [by_hand(model, x) for x in given_batches]
@@ -98,7 +98,7 @@ def test_statistics_are_their_means_over_batches_by_size() -> None:
         ), name
 
 
-def test_measuring_twice_forgets_the_first_time() -> None:
+def test_a_second_measurement_replaces_the_first() -> None:
     once, twice = two_layers(), two_layers()
     measure_statistics(twice, batches(9, 3))
     for model in (once, twice):
@@ -107,7 +107,7 @@ def test_measuring_twice_forgets_the_first_time() -> None:
         assert torch.allclose(once.state_dict()[name], twice.state_dict()[name], atol=1e-12), name
 
 
-def test_weights_momenta_and_gradients_are_left_alone() -> None:
+def test_weights_momenta_and_gradients_do_not_change() -> None:
     model = two_layers()
     before = values(model)
     measure_statistics(model, batches(8, 5))
@@ -117,7 +117,7 @@ def test_weights_momenta_and_gradients_are_left_alone() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_model_in_evaluation_mode_is_measured_all_the_same() -> None:
+def test_a_model_in_evaluation_mode_can_be_measured() -> None:
     training, evaluating = two_layers(), two_layers().eval()
     for model in (training, evaluating):
         measure_statistics(model, batches(8))
@@ -133,7 +133,7 @@ def test_batches_of_one_are_skipped() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(), (1,), (1, 1)])
-def test_without_a_batch_nothing_changes_and_it_says_so(sizes: tuple[int, ...]) -> None:
+def test_without_a_batch_nothing_changes_and_false_is_returned(sizes: tuple[int, ...]) -> None:
     model = two_layers()
     before = values(model)
     assert measure_statistics(model, batches(*sizes)) is False
@@ -142,8 +142,8 @@ def test_without_a_batch_nothing_changes_and_it_says_so(sizes: tuple[int, ...]) 
 
 
 @pytest.mark.parametrize("name", ["digit-cnn", "resnet-18"])
-def test_afterwards_evaluation_sees_nearly_what_training_saw(name: str) -> None:
-    """With the statistics of one batch, that batch is normalised alike in both modes, but for n against n - 1."""
+def test_evaluation_afterwards_nearly_equals_training(name: str) -> None:
+    """With the statistics of one batch, both modes normalise it alike, except for n instead of n - 1."""
     model = make(name)
     stir_norms(model)
     x = inputs(model, 32)
@@ -157,11 +157,11 @@ def test_afterwards_evaluation_sees_nearly_what_training_saw(name: str) -> None:
     assert float((stale - expected).abs().mean()) > 0.3 * spread
 
 
-# --- pooled ----------------------------------------------------------------------------------------------------
+# --- pool_statistics ----------------------------------------------------------------------------------------
 
 
 def statistics_of(x: Real) -> dict[str, Tensor]:
-    """Means and biased variances in two layers whose activations are x and -2x: (n, 3)."""
+    """Return means and biased variances in two layers whose activations are x and -2x: (n, 3)."""
     layers = {"a": x, "b": -2 * x}
     means = {f"{layer}.running_mean": torch.from_numpy(values.mean(0)) for layer, values in layers.items()}
     return means | {f"{layer}.running_var": torch.from_numpy(values.var(0)) for layer, values in layers.items()}
@@ -173,10 +173,10 @@ def statistics_of(x: Real) -> dict[str, Tensor]:
     st.integers(0, 2**32 - 1),
     st.sampled_from([0.0, 0.1, 10.0]),
 )
-def test_pooled_statistics_are_those_of_all_samples_together(sizes: list[int], seed: int, apart: float) -> None:
+def test_pooled_statistics_equal_those_of_all_samples(sizes: list[int], seed: int, apart: float) -> None:
     rng = np.random.default_rng(seed)
     groups = [rng.normal(rng.normal(0, apart, 3), rng.uniform(0.1, 2), (size, 3)) for size in sizes]
-    found = pooled((float(len(group)), statistics_of(group)) for group in groups)
+    found = pool_statistics((float(len(group)), statistics_of(group)) for group in groups)
     expected = statistics_of(np.concatenate(groups))
     assert found.keys() == expected.keys()
     for name, value in expected.items():
@@ -185,20 +185,20 @@ def test_pooled_statistics_are_those_of_all_samples_together(sizes: list[int], s
         assert found[name].double().numpy() == pytest.approx(value.numpy(), rel=2e-7, abs=1e-12), name
 
 
-def test_a_far_mean_does_not_drown_a_small_variance() -> None:
+def test_a_large_mean_keeps_a_small_variance() -> None:
     groups = [np.full((4, 3), 1000.0) + np.array([[0.01], [-0.01], [0.01], [-0.01]])] * 2
-    found = pooled((4.0, statistics_of(group)) for group in groups)
+    found = pool_statistics((4.0, statistics_of(group)) for group in groups)
     assert found["a.running_var"].numpy() == pytest.approx(1e-4, rel=1e-4)
 
 
-def test_equal_constants_have_no_variance_below_zero() -> None:
+def test_equal_constants_have_no_negative_variance() -> None:
     groups: list[Any] = [np.full((1, 3), value) for value in (0.1, 0.1, 0.1)]
-    found = pooled((3.0, statistics_of(group)) for group in groups)
+    found = pool_statistics((3.0, statistics_of(group)) for group in groups)
     assert (found["a.running_var"] >= 0).all()
     assert found["a.running_var"].numpy() == pytest.approx(0, abs=1e-12)
 
 
-def test_other_tensors_are_left_out_and_no_groups_give_nothing() -> None:
+def test_other_tensors_are_skipped_and_no_groups_give_an_empty_result() -> None:
     group = {**statistics_of(np.ones((2, 3))), "a.weight": torch.ones(3), "a.num_batches_tracked": torch.tensor(3)}
-    assert pooled([(2.0, group)]).keys() == statistics_of(np.ones((2, 3))).keys()
-    assert pooled([]) == {}
+    assert pool_statistics([(2.0, group)]).keys() == statistics_of(np.ones((2, 3))).keys()
+    assert pool_statistics([]) == {}

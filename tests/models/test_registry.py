@@ -4,20 +4,26 @@ from typing import Any
 
 import pytest
 
-from fedwild.errors import UserError
-from fedwild.models import MODELS, build, model_names
+from fedwild.core.component import summary_of
+from fedwild.core.errors import UserError
+from fedwild.models import MODELS, build
 
 
-def test_all_networks_are_listed_with_summary_and_described_settings() -> None:
-    assert {"simple-cnn", "digit-cnn", "vgg-9", "mlp", "resnet-18-3d", "wrn-28-10"} <= set(model_names())
-    for name, entry in MODELS.items():
-        assert entry.name == name
-        assert entry.summary.endswith(".") and "\n" not in entry.summary
-        assert all(row["description"] for row in entry.Params.described())
+def test_all_networks_have_a_summary_and_described_settings() -> None:
+    assert {"simple-cnn", "digit-cnn", "vgg-9", "mlp", "resnet-18-3d", "wrn-28-10"} <= set(MODELS.names())
+    for name in MODELS.names():
+        builder = MODELS.get(name)
+        assert builder.name == name
+        assert summary_of(builder).endswith(".")
+        assert all(row["description"] for row in builder.Params.describe())
 
 
-def test_an_unknown_name_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UserError, match=r"model\.name 'resnet18' is not known\. Did you mean 'resnet-18'\?"):
+def test_a_network_is_called_as_it_is_registered() -> None:
+    assert build("mlp", (4,), 2).name == "mlp"
+
+
+def test_an_unknown_name_is_rejected_with_a_suggestion() -> None:
+    with pytest.raises(UserError, match=r"model 'resnet18' is not known\. Did you mean 'resnet-18'\?"):
         build("resnet18", (3, 8, 8), 2)
 
 
@@ -35,11 +41,11 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
         ("mlp", (), "feature vectors (d,) or images"),
     ],
 )
-def test_inputs_a_network_cannot_take_are_refused(name: str, shape: tuple[int, ...], needed: str) -> None:
+def test_inputs_of_an_unsupported_shape_are_rejected(name: str, shape: tuple[int, ...], needed: str) -> None:
     with pytest.raises(UserError) as caught:
         build(name, shape, 2)
     message = str(caught.value)
-    assert message.startswith(f"model.name '{name}' takes ")
+    assert message.startswith(f"model '{name}' accepts ")
     assert needed in message
     assert message.endswith(f"not inputs of shape {shape}.")
 
@@ -56,13 +62,13 @@ def test_inputs_a_network_cannot_take_are_refused(name: str, shape: tuple[int, .
         ("mlp", {"hidden": []}, "model.hidden = [] is not allowed"),
     ],
 )
-def test_bad_settings_are_refused_by_key_and_value(name: str, params: dict[str, Any], problem: str) -> None:
+def test_invalid_settings_are_rejected_with_key_and_value(name: str, params: dict[str, Any], problem: str) -> None:
     with pytest.raises(UserError) as caught:
         build(name, (3, 16, 16), 2, params=params)
     assert str(caught.value).startswith(problem)
 
 
-def test_all_bad_settings_are_reported_at_once() -> None:
+def test_all_invalid_settings_are_reported_at_once() -> None:
     with pytest.raises(UserError) as caught:
         build("resnet-18", (3, 8, 8), 2, params={"width": "wide", "stem": 3})
     assert len(caught.value.problems) == 2

@@ -50,11 +50,11 @@ def test_cut_points_are_stem_and_four_layers() -> None:
     ("side", "stem", "stem_side"),
     [(95, "auto", 95), (96, "auto", 24), (96, "small", 96), (32, "large", 8)],
 )
-def test_stem_follows_the_image_size_unless_told(side: int, stem: str, stem_side: int) -> None:
+def test_the_stem_depends_on_the_image_size_unless_set(side: int, stem: str, stem_side: int) -> None:
     network = build("resnet-18", (1, side, side), 4, params={"width": 1, "stem": stem})
     assert network.upto(inputs(network, 1), "stem").shape == (1, 1, stem_side, stem_side)
 
 
-def test_a_training_batch_of_one_works_where_the_last_stage_still_has_positions() -> None:
+def test_a_training_batch_of_one_works_if_the_last_stage_has_several_positions() -> None:
     network = build("resnet-18", (1, 16, 16), 4, params={"width": 2}).train()
     assert network(inputs(network, 1)).isfinite().all()

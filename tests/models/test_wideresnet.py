@@ -34,6 +34,6 @@ def test_dropout_acts_in_training_only() -> None:
     assert torch.equal(network(x), network(x))
 
 
-def test_without_dropout_training_passes_agree() -> None:
+def test_without_dropout_training_is_deterministic() -> None:
     network = build("wrn-16-4", (3, 8, 8), 4)
     assert torch.equal(network(inputs(network)), network(inputs(network)))

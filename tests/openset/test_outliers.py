@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 from fedwild.openset import cutpaste
 from fedwild.openset.destruction import AUTHORS, OPERATIONS, UNIFORM, Choice, Destruction
 from fedwild.openset.outliers import OUTLIERS

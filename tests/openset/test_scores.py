@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 from fedwild.openset import (
     SCORES,
     energy,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fedwild.errors import UserError
-from fedwild.payload import Payload
+from fedwild.core.errors import UserError
+from fedwild.core.payload import Payload
 from fedwild.runs.events import EventLog, read_events
 from fedwild.runs.folder import RunFolder
 from tests.tiny import even_shares, run_tiny, split_by, tiny_dataset
@@ -84,7 +84,7 @@ def test_a_folder_in_use_is_refused_to_another_process(tmp_path: Path) -> None:
     folder.lock()
     code = (
         "import sys; from pathlib import Path; from fedwild.runs.folder import RunFolder; "
-        "from fedwild.errors import UserError\n"
+        "from fedwild.core.errors import UserError\n"
         "try: RunFolder.open(Path(sys.argv[1])).lock()\n"
         "except UserError as error: print(error)"
     )

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fedwild import api
-from fedwild.errors import UserError
-from fedwild.payload import Payload
+from fedwild.core.errors import UserError
+from fedwild.core.payload import Payload
 from tests.sketches import ToyScaffold
 from tests.tiny import model_bytes
 
@@ -176,5 +176,5 @@ def test_a_damaged_client_state_ends_the_run_and_is_not_the_clients_fault(interr
     for name, version in states.items():
         file = interrupted / "clients" / name / f"{version:06d}.safetensors"
         file.write_bytes(file.read_bytes()[:50])
-    with pytest.raises(UserError, match="cut short"):
+    with pytest.raises(UserError, match="truncated"):
         api.resume(interrupted, workers=0)

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from fedwild.data.npz import read_npz
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 Arrays = dict[str, np.ndarray]
 

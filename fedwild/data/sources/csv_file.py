@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedwild.data.sources.listing import Item, load_items
 from fedwild.data.sources.raw import Raw
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 
 def load_csv(path: Path, size: int | None, channels: int | None) -> Raw:

@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (file name, bytes so far, bytes in total if known)."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from fedwild.data.sources.image_files import SUFFIXES
 from fedwild.data.sources.listing import Item, load_items
 from fedwild.data.sources.raw import Raw
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 _PARTS = {"train", "test"}
 

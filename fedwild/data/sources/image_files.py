@@ -10,7 +10,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp", ".ppm", ".pgm"})
 _GREY_MODES = frozenset({"1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"})

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedwild.data.sources.image_files import read_images
 from fedwild.data.sources.raw import Part, Raw
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from fedwild.data.sources.npz_file import load_npz
 from fedwild.data.sources.prepare import find_prepared, prepare
 from fedwild.data.sources.raw import Part, Raw, with_test
 from fedwild.data.sources.synthetic import is_synthetic, load_synthetic
-from fedwild.errors import UserError, unknown_name
+from fedwild.core.errors import UserError, unknown_name
 
 COMMON_SIZE = 32  # what images of different sizes are brought to when several data sets meet
 

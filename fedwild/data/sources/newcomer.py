@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwild.classes import MOST_CHARACTERS, UNKNOWN_NAME
+from fedwild.core.classes import MAX_CHARACTERS, UNKNOWN_NAME
 from fedwild.data.dataset import Dataset
 from fedwild.data.images import grey, resize
 from fedwild.data.settings import DataSettings, NewcomerSettings
 from fedwild.data.sources.download import Progress
 from fedwild.data.sources.load import load_one, only_domains, subsample
 from fedwild.data.sources.raw import Raw, with_test
-from fedwild.errors import UserError, unknown_name
+from fedwild.core.errors import UserError, unknown_name
 
 
 def with_newcomers(dataset: Dataset, data: DataSettings, seed: int = 0, progress: Progress | None = None) -> Dataset:
@@ -70,10 +70,10 @@ def check_names(newcomer: str, brought: Iterable[str], there: Iterable[str]) -> 
     known = {name.strip().casefold(): name for name in there}
     seen = dict(known)
     for name in brought:
-        if not name.strip() or not name.isprintable() or len(name) > MOST_CHARACTERS:
+        if not name.strip() or not name.isprintable() or len(name) > MAX_CHARACTERS:
             raise UserError(
-                f"newcomer {newcomer!r}: class name {name[:MOST_CHARACTERS]!r} is not allowed: it must be one line of "
-                f"at most {MOST_CHARACTERS} printable characters."
+                f"newcomer {newcomer!r}: class name {name[:MAX_CHARACTERS]!r} is not allowed: it must be one line of "
+                f"at most {MAX_CHARACTERS} printable characters."
             )
         plain = name.strip().casefold()
         if plain == UNKNOWN_NAME:

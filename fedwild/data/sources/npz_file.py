@@ -13,7 +13,7 @@ import numpy as np
 from fedwild.data.images import to_stored
 from fedwild.data.npz import read_npz
 from fedwild.data.sources.raw import Part, Raw
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 
 def load_npz(path: Path, domain: str, classes: tuple[str, ...] = ()) -> Raw:

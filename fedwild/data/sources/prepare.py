@@ -9,7 +9,7 @@ from fedwild.data.npz import write_npz
 from fedwild.data.sources.catalogue import DATASETS, DataEntry
 from fedwild.data.sources.convert import CONVERTERS
 from fedwild.data.sources.download import Progress, download
-from fedwild.errors import UserError, unknown_name
+from fedwild.core.errors import UserError, unknown_name
 
 
 def data_folders() -> list[Path]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 SPLIT_SEED = 20230  # a data set's own test split never depends on a run's seed
 

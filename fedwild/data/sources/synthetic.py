@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedwild.data.sources.raw import Part, Raw
-from fedwild.errors import UserError
+from fedwild.core.errors import UserError
 
 _FORM = re.compile(r"synthetic:(\d+)x(\d+)x([13]):(\d+):(\d+)")
 

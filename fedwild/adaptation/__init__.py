@@ -1,1 +1,0 @@
-"""What a newcomer brings, and how its model and the federation's become one (Gains)."""

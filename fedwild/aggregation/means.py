@@ -1,0 +1,94 @@
+"""Merging replies into one set of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from fedwild.contract import Reply
+
+
+def by_samples(reply: Reply) -> float:
+    """n_k: the number of training samples behind a reply."""
+    return float(reply.samples)
+
+
+def equally(reply: Reply) -> float:
+    """1 for every client that has training samples."""
+    return float(reply.samples > 0)
+
+
+def weighted_mean(
+    replies: Iterable[Reply], group: str, weight: Callable[[Reply], float] = by_samples
+) -> dict[str, Tensor] | None:
+    """sum_k w_k t_k / sum_k w_k for every tensor of a group; None if nobody weighs anything.
+
+    Sums run in float64 in the order of the clients' names, one reply in memory at a time. Integer tensors
+    (batch-norm's counters) are copied from the first reply.
+    """
+    total = 0.0
+    sums = Sums()
+    for reply in replies:
+        w = weight(reply)
+        if w == 0:
+            continue
+        total += w
+        tensors = reply.payload.group(group)
+        if sums.names and tensors.keys() != sums.names:
+            raise ValueError(f"the group {group!r} of {reply.client} has other tensors than those before it")
+        for name, tensor in tensors.items():
+            sums.add(name, tensor, w)
+    return None if total == 0 else sums.divided_by(total)
+
+
+def weighted_sum(replies: Iterable[Reply], group: str, weight: Callable[[Reply, str], float]) -> dict[str, Tensor]:
+    """sum_k w_k t_k for every tensor of a group, with weights by reply and tensor.
+
+    Tensors that weigh nothing in any reply are left out; all else is as in `weighted_mean`.
+    """
+    sums = Sums()
+    for reply in replies:
+        for name, tensor in reply.payload.group(group).items():
+            w = weight(reply, name)
+            if w != 0:
+                sums.add(name, tensor, w)
+    return sums.divided_by(1.0)
+
+
+def running_mean(mean: Mapping[str, Tensor], model: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
+    """The mean of `count` models from that of all but the last one; whole numbers are the last one's."""
+    return {
+        name: (mean[name].double() + (last.double() - mean[name].double()) / count).to(last.dtype)
+        if last.is_floating_point()
+        else last
+        for name, last in model.items()
+    }
+
+
+class Sums:
+    """Running sums of tensors by name, in float64; of whole numbers the first one is kept."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+
+    @property
+    def names(self) -> set[str]:
+        return set(self._sums)
+
+    def add(self, name: str, tensor: Tensor, weight: float) -> None:
+        if name not in self._sums:
+            self._dtypes[name] = tensor.dtype
+            self._sums[name] = tensor.to(torch.float64) * weight if tensor.is_floating_point() else tensor.clone()
+        elif tensor.is_floating_point():
+            self._sums[name].add_(tensor, alpha=weight)
+
+    def divided_by(self, total: float) -> dict[str, Tensor]:
+        """The sums over `total`, in the tensors' own types."""
+        types = self._dtypes
+        return {
+            name: (value / total).to(types[name]) if types[name].is_floating_point else value
+            for name, value in self._sums.items()
+        }

@@ -1,7 +1,0 @@
-"""Runs side by side: one row for runs that differ in their seed only, and what their differences are worth."""
-
-from fedwild.comparison.compared import Comparison, compare, comparison
-from fedwild.comparison.grouping import Group, labelled
-from fedwild.comparison.reading import FinishedRun, find_runs, read_run
-
-__all__ = ["Comparison", "FinishedRun", "Group", "compare", "comparison", "find_runs", "labelled", "read_run"]

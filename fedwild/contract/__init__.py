@@ -1,0 +1,51 @@
+"""What a method is, and what an engine is: everything that someone who adds a method needs to import."""
+
+from fedwild.contract.answering import Answering
+from fedwild.contract.client import Client
+from fedwild.contract.exhibit import (
+    BarExhibit,
+    CurveExhibit,
+    Exhibit,
+    ImageExhibit,
+    MapExhibit,
+    Record,
+    TableExhibit,
+)
+from fedwild.contract.initial import Initial, initial_weights
+from fedwild.contract.method import Discovers, Method, Traits, Welcomes
+from fedwild.contract.phase import Draw, Groups, Phase, Rounds
+from fedwild.contract.predictor import Outcome, Prediction, Predictor
+from fedwild.contract.replies import Replies, Reply
+from fedwild.contract.server import EVERYONE, Server, Step
+from fedwild.contract.task import Task
+
+__all__ = [
+    "EVERYONE",
+    "Answering",
+    "BarExhibit",
+    "Client",
+    "CurveExhibit",
+    "Discovers",
+    "Draw",
+    "Exhibit",
+    "Groups",
+    "ImageExhibit",
+    "Initial",
+    "MapExhibit",
+    "Method",
+    "Outcome",
+    "Phase",
+    "Prediction",
+    "Predictor",
+    "Record",
+    "Replies",
+    "Reply",
+    "Rounds",
+    "Server",
+    "Step",
+    "TableExhibit",
+    "Task",
+    "Traits",
+    "Welcomes",
+    "initial_weights",
+]

@@ -1,0 +1,248 @@
+"""Payloads: named tensors plus plain JSON, in one encoding for messages, checkpoints and models.
+
+The bytes are the safetensors format (an 8-byte header length, a JSON header, the raw tensors), so any
+safetensors reader opens a payload, a checkpoint or a model. The JSON part is in the header's metadata under the
+key `fedwild`. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedwild.core.errors import BadReply
+
+_DTYPES: dict[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_ALIGN = 8
+
+# Far above any valid payload: a malicious one must not cost more memory than its bytes.
+MAX_HEADER_BYTES = 64_000_000
+MAX_INFO_BYTES = 4_000_000
+MAX_DIMENSIONS = 8
+
+
+@dataclass
+class Payload:
+    """Tensors named `group/name` and a JSON object.
+
+    A *group* holds the tensors with a common prefix, usually a state dict: `payload.group("model")`. Groups may be
+    nested: `bank/client-00` is a group inside `bank`.
+    """
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any] | None = None, **groups: Mapping[str, Tensor]) -> Payload:
+        """Return a payload of these groups: `Payload.of(model=weights, info={"samples": 12})`."""
+        payload = cls(info=dict(info or {}))
+        for name, group in groups.items():
+            payload.put(name, group)
+        return payload
+
+    def put(self, group: str, tensors: Mapping[str, Tensor]) -> None:
+        """Replace a group."""
+        self.drop(group)
+        self.add(group, tensors)
+
+    def add(self, group: str, tensors: Mapping[str, Tensor]) -> None:
+        """Add tensors to a group and keep those it has; unlike `put`, this does not search all tensors."""
+        for name, tensor in tensors.items():
+            self.tensors[f"{group}/{name}"] = tensor
+
+    def drop(self, group: str) -> None:
+        """Remove a group if it exists."""
+        for name in [name for name in self.tensors if name.startswith(group + "/")]:
+            del self.tensors[name]
+
+    def group(self, group: str) -> dict[str, Tensor]:
+        """Return the tensors of a group, without its prefix; empty if there is no such group."""
+        cut = len(group) + 1
+        return {name[cut:]: tensor for name, tensor in self.tensors.items() if name.startswith(group + "/")}
+
+    def only(self, group: str, names: Iterable[str]) -> Payload:
+        """Return a payload with only these tensors of one group and the same JSON part."""
+        held = self.group(group)
+        return Payload.of(self.info, **{group: {name: held[name] for name in names if name in held}})
+
+    def subgroups(self, group: str) -> dict[str, dict[str, Tensor]]:
+        """Return the groups directly inside `group`, sorted by name, in one pass over all tensors."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in self.group(group).items():
+            subgroup, slash, rest = name.partition("/")
+            if slash:
+                found.setdefault(subgroup, {})[rest] = tensor
+        return dict(sorted(found.items()))
+
+    members = subgroups  # until every caller is renamed
+
+    def __contains__(self, group: str) -> bool:
+        return any(name.startswith(group + "/") for name in self.tensors)
+
+    def encode(self) -> bytes:
+        """Return safetensors bytes; equal payloads give equal bytes."""
+        header: dict[str, Any] = {"__metadata__": {"fedwild": json.dumps(self.info, sort_keys=True)}}
+        offset = 0
+        parts: list[memoryview] = []
+        # The format requires wide types first, so that every tensor is aligned.
+        for name in sorted(self.tensors, key=lambda name: (-self.tensors[name].element_size(), name)):
+            tensor = self.tensors[name].detach().to("cpu").contiguous()
+            header[name] = {
+                "dtype": _NAMES[tensor.dtype],
+                "shape": list(tensor.shape),
+                "data_offsets": [offset, offset + tensor.nbytes],
+            }
+            offset += tensor.nbytes
+            # NumPy's empty arrays have strides that torch cannot view as bytes.
+            if tensor.nbytes:
+                parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % _ALIGN)
+        return b"".join([struct.pack("<Q", len(text)), text, *parts])
+
+    @classmethod
+    def decode(cls, data: bytes | bytearray) -> Payload:
+        """Return the payload in `data`; raise `BadReply` unless `data` is exactly one valid payload.
+
+        The tensors share memory with `data`, or with a copy of it if it is immutable.
+        """
+        buffer = data if isinstance(data, bytearray) else bytearray(data)
+        header, start = _read_header(buffer)
+        metadata = header.pop("__metadata__", {})
+        try:
+            text = metadata.get("fedwild", "{}")
+            if len(text) > MAX_INFO_BYTES:
+                raise BadReply(f"the JSON part of the payload is too long ({len(text)} bytes)")
+            info = json.loads(text)
+        except (AttributeError, TypeError, ValueError, RecursionError) as error:
+            raise BadReply("the JSON part of the payload is invalid") from error
+        if not isinstance(info, dict):
+            raise BadReply("the JSON part of the payload is not an object")
+        tensors = dict(_read_tensors(buffer, header, start))
+        return cls(tensors, info)
+
+    def write(self, path: Path, durable: bool = True) -> int:
+        """Write the file atomically: a reader sees all of it or none. Return the number of bytes."""
+        data = self.encode()
+        write_atomically(path, data, durable)
+        return len(data)
+
+    @classmethod
+    def read(cls, path: Path) -> Payload:
+        """Return the payload of a file written by `write`."""
+        with open(path, "rb") as file:
+            data = bytearray(os.fstat(file.fileno()).st_size)
+            file.readinto(data)
+        return cls.decode(data)
+
+
+def write_atomically(path: Path, data: bytes | bytearray, durable: bool = True) -> None:
+    """Write a file through a temporary file in the same folder; if `durable`, it also survives a power failure."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def check_finite(payload: Payload) -> None:
+    """Reject a payload with NaN or infinite values."""
+    for name, tensor in payload.tensors.items():
+        # A sum keeps NaN and infinity and is much cheaper than a test of every element.
+        if not tensor.is_floating_point() or math.isfinite(tensor.sum()):
+            continue
+        if not bool(torch.isfinite(tensor).all()):
+            raise BadReply(f"tensor {name!r} has NaN or infinite values")
+
+
+def check_like(tensors: Mapping[str, Tensor], spec: Mapping[str, Tensor], what: str) -> None:
+    """Reject a group whose names, shapes or types differ from those in `spec`."""
+    missing = sorted(spec.keys() - tensors.keys())
+    extra = sorted(tensors.keys() - spec.keys())
+    if missing or extra:
+        lacks = [f"lacks {missing[:3]}"] if missing else []
+        has = [f"has unexpected tensors {extra[:3]}"] if extra else []
+        raise BadReply(f"{what} {' and '.join(lacks + has)}")
+    for name, expected in spec.items():
+        tensor = tensors[name]
+        if tensor.shape != expected.shape or tensor.dtype != expected.dtype:
+            raise BadReply(
+                f"{what} tensor {name!r} is {tensor.dtype} {tuple(tensor.shape)}, "
+                f"expected {expected.dtype} {tuple(expected.shape)}"
+            )
+
+
+def _read_header(buffer: bytearray) -> tuple[dict[str, Any], int]:
+    """Return the JSON header and the offset of the first tensor."""
+    if len(buffer) < 8:
+        raise BadReply(f"payload of {len(buffer)} bytes is too short: it has no header")
+    (length,) = struct.unpack("<Q", buffer[:8])
+    if length > len(buffer) - 8:
+        raise BadReply("payload is truncated: its header is incomplete")
+    if length > MAX_HEADER_BYTES:
+        raise BadReply(f"payload header of {length} bytes is too long")
+    try:
+        header = json.loads(bytes(buffer[8 : 8 + length]))
+    except (ValueError, RecursionError) as error:
+        raise BadReply("payload header is not JSON") from error
+    if not isinstance(header, dict):
+        raise BadReply("payload header is not a JSON object")
+    return header, 8 + length
+
+
+def _read_tensors(buffer: bytearray, header: dict[str, Any], start: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that a header describes; they must fill the rest of the buffer without gap or overlap."""
+    position = start
+    try:
+        entries = sorted(header.items(), key=lambda entry: tuple(entry[1]["data_offsets"]))
+        for name, entry in entries:
+            dtype = _DTYPES[entry["dtype"]]
+            shape = [int(side) for side in entry["shape"]]
+            begin, end = entry["data_offsets"]
+            if len(shape) > MAX_DIMENSIONS or max(shape, default=0) > len(buffer):
+                raise BadReply(f"tensor {name!r} has an impossible shape")
+            count = math.prod(shape)
+            if min(shape, default=0) < 0 or start + begin != position or end - begin != count * dtype.itemsize:
+                raise BadReply(f"tensor {name!r} does not match its offsets in the payload header")
+            if start + end > len(buffer):
+                raise BadReply(f"payload is truncated: tensor {name!r} is incomplete")
+            position = start + end
+            if count:
+                yield (
+                    name,
+                    torch.frombuffer(buffer, dtype=dtype, count=count, offset=start + begin).view(shape),
+                )
+            else:
+                yield name, torch.empty(shape, dtype=dtype)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
+        raise BadReply("payload header does not describe tensors") from error
+    if position != len(buffer):
+        raise BadReply("payload has bytes after its last tensor")

@@ -1,0 +1,220 @@
+"""What happens where a client's data is, whichever engine brought the job there."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedwild.contract import Client, Method, Phase, Predictor, Server, Step, Task
+from fedwild.contract.engine import Answer, Job
+from fedwild.contract.schedule import plan_of
+from fedwild.core.errors import BadReply
+from fedwild.core.payload import Payload, write_atomically
+from fedwild.core.rng import Rng
+from fedwild.data import Dataset, DataSettings, Samples, Split, samples_of
+from fedwild.evaluation.inference import predict
+from fedwild.evaluation.outcomes import outcome_of, report_of
+
+
+@dataclass(frozen=True)
+class Done:
+    """The result of a job, as bytes."""
+
+    reply: bytes = b""
+    state: bytes | None = None
+    """The client's durable state, if the job changed it."""
+    notes: list[str] = field(default_factory=list)
+    error: str | None = None
+    traceback: str | None = None
+
+
+@dataclass
+class Executor:
+    """Runs the work of clients whose data is here: it has their data, the method and their durable state."""
+
+    dataset: Dataset
+    split: Split
+    data: DataSettings
+    method: Method
+    task: Task
+    seed: int
+    states: Path
+    """Folder with one folder per client, which holds its state by version."""
+    spool: Path
+    """Folder for replies until they are merged."""
+    _payload: tuple[str, Payload] | None = field(default=None, repr=False)
+    _predictor: tuple[str, Predictor] | None = field(default=None, repr=False)
+    _file: io.FileIO | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self._clients = {client.name: client for client in self.split.clients}
+        self._phases = {(step.phase, step.round): phase for step, phase in plan_of(self.method)}
+
+    def execute(self, job: Job) -> Answer:
+        """Do a job whose payload and state are in files. A client's failure becomes part of the answer."""
+        begin = time.perf_counter()
+        try:
+            payload = self._read(job.payload)
+            state = None if job.state is None else self.kept(job)
+        except (OSError, BadReply) as error:
+            return Answer(job, error=str(error), disk_failed=True)
+        done = self.answer(job, payload, state)
+        seconds = time.perf_counter() - begin
+        if done.error is not None:
+            return Answer(job, error=done.error, traceback=done.traceback, seconds=seconds)
+        try:
+            version = job.state if done.state is None else self.keep(done.state, job)
+            path, offset = self._post(done.reply, job)
+        except OSError as error:
+            return Answer(job, error=str(error), disk_failed=True)
+        return Answer(job, path, offset, len(done.reply), time.perf_counter() - begin, version, done.notes)
+
+    def answer(self, job: Job, payload: Payload, state: Payload | None) -> Done:
+        """Do a job on what it was given, without reading any file."""
+        try:
+            client = self.client(job, state) if job.client is not None else None
+            before = state_bytes(client)
+            reply = self._work(job, payload, client).encode()
+            after = state_bytes(client)
+        except Exception as error:
+            return Done(error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+        return Done(reply, None if after == before else after, client.notes if client else [])
+
+    def _work(self, job: Job, payload: Payload, client: Client | None) -> Payload:
+        """Return the reply to a job; it draws only from the random stream of the job."""
+        rng = Rng(self.seed).child(job.step.phase, job.step.round, "client", job.client or "")
+        with rng.seeded("layers"):
+            if job.kind == "local":
+                assert client is not None
+                return self._local(self._phase(job.step), payload, client, rng)
+            predictor = self._predictor_for(job, payload, client)
+            if job.kind == "validate":
+                assert client is not None
+                return Payload({"unknown": predict(predictor, client.validation, self.task.device).unknown})
+            if job.kind == "measure":
+                return self._measure(job, payload, predictor)
+            mine = self.split.test if job.client is None else self._clients[job.client].test
+            rows = samples_of(self.dataset, mine[job.start : job.stop], "test", data=self.data)
+            answers = predict(predictor, rows, self.task.device)
+            reply = Payload({"logits": answers.logits, "unknown": answers.unknown})
+            reply.add("details", answers.details)
+            return reply
+
+    def _phase(self, step: Step) -> Phase:
+        """Return the phase that a round belongs to."""
+        return self._phases[step.phase, step.round]
+
+    def _local(self, phase: Phase, payload: Payload, client: Client, rng: Rng) -> Payload:
+        """Run the client half of a round. The next client of this worker gets the same tensors of the payload."""
+        versions = [tensor._version for tensor in payload.tensors.values()]
+        reply = phase.local(Payload(dict(payload.tensors), copy.deepcopy(payload.info)), client, rng)
+        if versions != [tensor._version for tensor in payload.tensors.values()]:
+            raise RuntimeError("local() changed a tensor of its payload in place: clone it first")
+        return reply
+
+    def _measure(self, job: Job, payload: Payload, predictor: Predictor) -> Payload:
+        """Return a report on the client's own test samples; the answers for them stay here."""
+        assert job.client is not None
+        rows = self._clients[job.client].test
+        samples = samples_of(self.dataset, rows, "test", data=self.data)
+        server = Server.from_payload(payload, self.task, Rng(self.seed))
+        names = [self.dataset.classes[i] for i in samples.y.tolist()]
+        answers = predict(predictor, samples, self.task.device)
+        outcome = outcome_of(server, answers, job.threshold, names, self.split.novel_by_stage)
+        return report_of(self.method, server, outcome)
+
+    def _post(self, reply: bytes, job: Job) -> tuple[str, int]:
+        """Append a reply to the file that this process has for the round, for all its clients."""
+        path = str(self.spool / f"up-{job.step.index}-{job.kind}-{os.getpid()}")
+        if self._file is None or self._file.name != path:
+            self.close()
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115  (open until the next round)
+        offset = self._file.tell()
+        rest = memoryview(reply)
+        # A write may be partial: on a full disk, the next one fails instead of losing bytes silently.
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        return path, offset
+
+    def close(self) -> None:
+        """Close the round's file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def client(self, job: Job, state: Payload | None = None) -> Client:
+        """Return the client of a job, with labels numbered as the server's classes."""
+        assert job.client is not None
+        split = self._clients[job.client]
+
+        def view(part: str, stage: int | None = None, classes: tuple[str, ...] = job.classes) -> Samples:
+            ids = {name: i for i, name in enumerate(classes)}
+            rows = getattr(split, part) if stage is None else self.split.unlabelled_in(split, stage, self.dataset)
+            samples = samples_of(self.dataset, rows, "train", {} if part == "unlabelled" else ids, self.data)
+            if part == "unlabelled" or not len(rows) or int(samples.y.min()) >= 0:
+                return samples
+            return samples.take(torch.nonzero(samples.y >= 0).flatten())
+
+        return Client(
+            name=job.client,
+            task=self.task,
+            step=job.step,
+            classes=job.classes,
+            view=view,
+            labels=self._label_counts(split.train),
+            state=Payload() if state is None else state,
+        )
+
+    def _label_counts(self, rows: np.ndarray) -> dict[str, int]:
+        """Return the number of these training rows by class name."""
+        counts = np.bincount(self.dataset.y_train.numpy()[rows], minlength=len(self.dataset.classes)).tolist()
+        return {name: count for name, count in zip(self.dataset.classes, counts, strict=True) if count}
+
+    def kept(self, job: Job) -> Payload:
+        """Return the version of the client's state that a job starts from."""
+        assert job.client is not None and job.state is not None
+        return Payload.read(state_file(self.states, job.client, job.state))
+
+    def keep(self, state: bytes, job: Job) -> int:
+        """Write the client's state as a new version. Old versions stay until the round is in a checkpoint."""
+        assert job.client is not None
+        path = state_file(self.states, job.client, job.step.index)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, state)
+        return job.step.index
+
+    def _read(self, path: str) -> Payload:
+        """Return the payload of a file. The last one is cached, since most clients of a round get the same."""
+        if self._payload is None or self._payload[0] != path:
+            self._payload = (path, Payload.read(Path(path)))
+        return self._payload[1]
+
+    def _predictor_for(self, job: Job, payload: Payload, client: Client | None) -> Predictor:
+        """Return the predictor of a server snapshot, built once unless each client has its own."""
+        server = Server.from_payload(payload, self.task, Rng(self.seed))
+        answering = self.method.answers(server)
+        personal = client if answering.personal else None
+        if personal is None and self._predictor is not None and self._predictor[0] == job.payload:
+            return self._predictor[1]
+        predictor = answering.predictor(personal)
+        if personal is None:
+            self._predictor = (job.payload, predictor)
+        return predictor
+
+
+def state_bytes(client: Client | None) -> bytes:
+    """Return a client's durable state as it would be written; empty without state."""
+    return client.state.encode() if client and (client.state.tensors or client.state.info) else b""
+
+
+def state_file(states: Path, client: str, version: int) -> Path:
+    """Return the file of a version of a client's durable state."""
+    return states / client / f"{version:06d}.safetensors"

@@ -1,0 +1,77 @@
+"""Answers for files: images of any size and number of channels are converted to the run's input shape."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedwild.lifecycle.run import Run
+from fedwild.data.images import grey, resize, to_stored
+from fedwild.data.sources.image_files import read_images
+from fedwild.core.errors import UserError
+
+
+def answer_files(run: Run, files: Sequence[Path], client: str | None = None) -> list[dict[str, Any]]:
+    """One row per file: the answer, the best known class with its probability, the unknown score, all scores."""
+    x = torch.cat([read_sample(file, run.input_shape, run.input_dtype) for file in files])
+    answers = run.predict(x, client)
+    probabilities = answers.logits.softmax(dim=1)
+    rows = []
+    for i, file in enumerate(files):
+        best = int(probabilities[i].argmax())
+        rows.append(
+            {
+                "file": str(file),
+                "answer": answers.labels[i],
+                "best_class": answers.classes[best],
+                "probability": float(probabilities[i, best]),
+                "unknown": float(answers.unknown[i]),
+                "threshold": answers.threshold if math.isfinite(answers.threshold) else None,
+                "scores": dict(zip(answers.classes, probabilities[i].tolist(), strict=True)),
+            }
+        )
+    return rows
+
+
+def read_sample(file: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """One sample (1, *shape) as the run's data set stores it."""
+    if not file.is_file():
+        raise UserError(f"image {str(file)!r} {'is a folder' if file.is_dir() else 'does not exist'}.")
+    stored = read_array(file, shape) if file.suffix == ".npy" else read_images([file], None, None)
+    if stored.dim() - 1 != len(shape):
+        raise UserError(f"{str(file)!r} has shape {tuple(stored.shape[1:])}, the run was trained on {shape}.")
+    if len(shape) == 1:
+        if stored.shape[1:] != shape:
+            raise UserError(f"{str(file)!r} has {stored.shape[1]} features, the run was trained on {shape[0]}.")
+        return stored.to(dtype)
+    if stored.shape[1] == 3 and shape[0] == 1:
+        stored = grey(stored)
+    if tuple(stored.shape[2:]) != shape[1:]:
+        stored = resize(stored, shape[1:])
+    stored = stored.expand(-1, shape[0], *([-1] * (len(shape) - 1)))
+    if stored.dtype == torch.uint8 and dtype == torch.float32:
+        return stored.float() / 255
+    return (stored * 255).round().to(dtype) if stored.dtype != dtype else stored.contiguous()
+
+
+def read_array(file: Path, shape: tuple[int, ...]) -> Tensor:
+    """A sample from a .npy file."""
+    try:
+        with file.open("rb") as stream:
+            array = np.load(stream, allow_pickle=False)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"{str(file)!r} cannot be read as a .npy array: {error}.") from None
+    if not isinstance(array, np.ndarray):
+        raise UserError(f"{str(file)!r} is an archive of arrays: give a .npy file with one sample.")
+    # Three grey pictures look like one picture of three channels: where channels come first, they must be as trained.
+    several = array.ndim == len(shape) + 1 or (array.ndim == len(shape) == 3 and array.shape[0] == 3 != shape[0])
+    if several and array.shape[-1] != 3:
+        raise UserError(f"{str(file)!r} has shape {array.shape}, the run was trained on {shape}: one sample per file.")
+    return to_stored(array[None], str(file))

@@ -1,0 +1,299 @@
+"""A run on disk: its settings, history, figures and model."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedwild.contract import EVERYONE, Answering, Client, Outcome, Record, Server, Task
+from fedwild.contract.engine import Job
+from fedwild.core.classes import UNKNOWN_NAME, ClassEntry
+from fedwild.core.errors import UserError
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.core.temporary import temporary_folder
+from fedwild.data import Samples, Split
+from fedwild.engines.executor import Executor, state_file
+from fedwild.engines.local import LocalEngine
+from fedwild.engines.workers import worker_count
+from fedwild.evaluation.examiner import Evaluation, Examiner
+from fedwild.evaluation.inference import embed, predict
+from fedwild.evaluation.progress import OnProgress, ignore_progress, with_progress
+from fedwild.lifecycle import name as naming
+from fedwild.openset import UNKNOWN, decide
+from fedwild.runs.at_sites import restore_sites
+from fedwild.core.toml import read_toml
+from fedwild.runs.config import Config, changes, resolve
+from fedwild.runs.events import read_events
+from fedwild.runs.experiment import Experiment, fingerprint, prepare, usable_device
+from fedwild.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A predictor's answers for a batch."""
+
+    labels: list[str]
+    """Class names, or "unknown"."""
+    unknown: Tensor
+    """Unknown scores (n,), larger = more unknown."""
+    threshold: float
+    """Scores above it are answered with "unknown"."""
+    logits: Tensor
+    """Over the known classes (n, K)."""
+    classes: tuple[str, ...]
+
+
+class Run:
+    """A run on disk: its settings, history, figures and model."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.folder = RunFolder.open(Path(path))
+        self.path = self.folder.path
+
+    @cached_property
+    def config(self) -> Config:
+        return resolve(read_toml(self.path / "config.toml"))
+
+    @property
+    def result(self) -> dict[str, Any]:
+        result = self.folder.result()
+        if result is None:
+            raise UserError(f"run {str(self.path)!r} is unfinished: run `fedwild resume {self.path}` to continue it.")
+        return result
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The final figures."""
+        metrics: dict[str, float] = self.result["metrics"]
+        return metrics
+
+    def events(self) -> list[dict[str, Any]]:
+        return read_events(self.folder.events)
+
+    def findings(self, what: str | None = None) -> list[dict[str, Any]]:
+        """Return figures that the method put into the log, such as the `discovery` of what a newcomer brings."""
+        found = [event for event in self.events() if event["event"] == "finding"]
+        return [event for event in found if what in (None, event["what"])]
+
+    @cached_property
+    def settings(self) -> Config:
+        """The settings, checked to be those that the run began with."""
+        # Settings that fedwild did not have then take their defaults.
+        then = resolve(self.folder.facts().get("config") or {}).decisive()
+        changed = changes(json.loads(json.dumps(then)), json.loads(json.dumps(self.config.decisive())))
+        if changed:
+            raise UserError(
+                f"{str(self.path / 'config.toml')!r} has changed since the run began: {'; '.join(changed)}. "
+                "Restore it, or start a new run."
+            )
+        return self.config
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """Data, split, method and task, as the run used them."""
+        experiment = self._experiment_at_sites() if self.settings.data.at_sites else self._experiment_here()
+        if fingerprint(experiment.dataset) != self.folder.facts().get("data"):
+            raise UserError(
+                f"data {self.config.data.name!r} is not what run {str(self.path)!r} began with: "
+                "samples or labels have changed. Restore the old files, or start a new run."
+            )
+        return experiment
+
+    def _experiment_here(self) -> Experiment:
+        return prepare(self.settings, self.folder.split())
+
+    def _experiment_at_sites(self) -> Experiment:
+        return restore_sites(
+            self.settings, self.folder.split(), self.input_shape, self.folder.facts()["input"]["dtype"]
+        )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.folder.facts()["input"]["shape"])
+
+    @property
+    def input_dtype(self) -> torch.dtype:
+        """The type in which samples are stored: uint8 (0..255) or float32."""
+        return torch.uint8 if self.folder.facts()["input"]["dtype"] == "uint8" else torch.float32
+
+    @cached_property
+    def task(self) -> Task:
+        """Builds the run's networks; needs none of its data."""
+        model = self.settings.model
+        assert model is not None
+        return Task(self.input_shape, model.name, model.params.model_dump(), usable_device(self.settings))
+
+    def server(self) -> Server:
+        """The final server, or that of the last checkpoint if the run is unfinished."""
+        return Server.from_payload(self.folder.server(), self.task, Rng(self.config.seed))
+
+    def novel_classes(self) -> list[ClassEntry]:
+        """Return the classes that the run discovered, under their current names."""
+        return naming.novel_classes(self)
+
+    def name_class(self, old: str, new: str) -> ClassEntry:
+        """Rename a class that the run discovered; predictions, figures and runs that start from it use the new name."""
+        return naming.name_class(self, old, new)
+
+    def predict(self, x: Tensor | np.ndarray, client: str | None = None) -> Answers:
+        """Return answers for inputs x (n, *input_shape): uint8 as the data set stores them, or float.
+
+        This needs only the run folder, not the data it was trained on.
+        """
+        samples = self._samples(x)
+        server = self.server()
+        answering = self._answering(server)
+        predictor = answering.predictor(self._owner(answering, server, client))
+        threshold = server.thresholds.get(client if answering.personal and client else EVERYONE, float("inf"))
+        classes = server.classes.names
+        if not len(samples):
+            return Answers([], torch.empty(0), threshold, torch.empty(0, len(classes)), classes)
+        prediction = predict(predictor, samples, self.task.device)
+        ids = decide(prediction.logits, prediction.unknown, threshold).tolist()
+        labels = [UNKNOWN_NAME if i == UNKNOWN else classes[i] for i in ids]
+        return Answers(labels, prediction.unknown, threshold, prediction.logits, classes)
+
+    def embed(self, x: Tensor | np.ndarray, client: str | None = None) -> Tensor:
+        """Return the embeddings (n, d) of inputs as for `predict`, for methods that answer with one network."""
+        samples = self._samples(x)
+        if not len(samples):
+            raise UserError("No inputs: at least one is needed to compute embeddings.")
+        server = self.server()
+        answering = self._answering(server)
+        predictor = answering.predictor(self._owner(answering, server, client))
+        try:
+            return embed(predictor, samples, self.task.device)
+        except UserError as error:
+            raise UserError(f"method {self.config.method.name!r} has no embeddings: {error}") from None
+
+    def _answering(self, server: Server) -> Answering:
+        return self.settings.make_method().answers(server)
+
+    def record(self) -> Record:
+        """Return what the method's exhibits are made from; clients' data only where it is on this machine."""
+        first = int(self.folder.facts().get("first_index", 0))
+        events = [event for event in self.events() if event.get("index", first) >= first]
+        return Record(self.server(), events, None if self.settings.data.at_sites else self.client)
+
+    def client(self, name: str) -> Client:
+        """Return a client with its data and its durable state, as in the last round."""
+        e, server = self.experiment, self.server()
+        executor = Executor(e.dataset, e.split, e.config.data, e.method, e.task, e.config.seed, self.path, self.path)
+        job = Job("local", server.step, "", name, server.classes.names)
+        return executor.client(job, self.state_of(name))
+
+    def _samples(self, x: Tensor | np.ndarray) -> Samples:
+        """Return inputs as the run's data set would hold them, without labels."""
+        x = torch.as_tensor(x)
+        if tuple(x.shape[1:]) != self.input_shape:
+            wanted = f"(n, {', '.join(map(str, self.input_shape))})"
+            raise UserError(f"inputs have shape {tuple(x.shape)}, this run expects {wanted}.")
+        rows = torch.arange(len(x))
+        stored = x if x.dtype == torch.uint8 else x.float()
+        return Samples(stored, torch.full_like(rows, UNKNOWN), rows, self.config.data.mean, self.config.data.std)
+
+    def _owner(self, answering: Answering, server: Server, name: str | None) -> Client | None:
+        """Return the client whose predictor answers, with its durable state; None where all share one."""
+        method = self.config.method.name
+        if name is not None and name not in server.clients:
+            names = ", ".join(server.clients)
+            raise UserError(f"client = {name!r} is not one of this {method} run's clients: {names}.")
+        if not answering.personal:
+            return None
+        if name is None or name not in answering.clients:
+            whose = ", ".join(answering.clients)
+            raise UserError(f"client = {name!r}: method {method!r} has a model per client; choose one of {whose}.")
+        nothing = Samples(torch.empty(0, *self.input_shape), torch.empty(0).long(), torch.empty(0).long())
+        return Client(name, self.task, server.step, server.classes.names, lambda part: nothing, {}, self.state_of(name))
+
+    def state_of(self, client: str) -> Payload:
+        """Return the durable state of a client; empty if it has none, or keeps it at its site."""
+        version = self._states().get(client)
+        path = None if version is None else state_file(self.folder.clients, client, version)
+        return Payload.read(path) if path is not None and path.exists() else Payload()
+
+    def evaluate(self, workers: int | None = None, on_progress: OnProgress = ignore_progress) -> Evaluation:
+        """Measure the run's model again, on its own test split."""
+        server = self.server()
+        with self._examining(server, self.experiment.split, workers, on_progress) as (examiner, snapshot):
+            return examiner.evaluate(server, snapshot, self._states())
+
+    def outcome(
+        self,
+        client: str | None = None,
+        rows: np.ndarray | None = None,
+        workers: int | None = None,
+        on_progress: OnProgress = ignore_progress,
+        keep_thresholds: bool = False,
+    ) -> Outcome:
+        """Return the answers on `test_rows(client)`, or on some of them, decided as `evaluate` does.
+
+        `keep_thresholds` uses the thresholds of the run's last evaluation instead of calibrating them again.
+        """
+        server, everything = self.server(), self.test_rows(client)
+        rows = everything if rows is None else rows
+        split = self.experiment.split
+        clients = tuple(replace(c, test=rows) if c.name == client else c for c in split.clients)
+        shown = replace(split, test=rows, clients=clients)
+        with self._examining(server, shown, workers, on_progress, keep_thresholds) as (examiner, snapshot):
+            if client is None:
+                return examiner.common_outcome(server, snapshot, self._states())
+            ((_, outcome),) = examiner.own_outcomes(server, snapshot, self._states(), [client])
+            return outcome
+
+    def test_rows(self, client: str | None = None) -> np.ndarray:
+        """Return the rows of `x_test` that the run, or a client's own model, is measured on."""
+        server = self.server()
+        owner = self._owner(self._answering(server), server, client)
+        if owner is None and client is not None:
+            method = self.config.method.name
+            raise UserError(f"client = {client!r} is not allowed: method {method!r} has one model for all clients.")
+        split = self.experiment.split
+        rows = split.test if owner is None else next(c.test for c in split.clients if c.name == owner.name)
+        if not len(rows):
+            self._refuse_elsewhere()
+            whose = "" if owner is None else f" for {owner.name}"
+            raise UserError(f"run {str(self.path)!r} has no test samples{whose}.")
+        return rows
+
+    @contextlib.contextmanager
+    def _examining(
+        self, server: Server, split: Split, workers: int | None, on_progress: OnProgress, keep_thresholds: bool = False
+    ) -> Iterator[tuple[Examiner, str]]:
+        """Yield an examiner with its own workers, and the file of the server's payload."""
+        e = self.experiment
+        if not len(split.test):
+            self._refuse_elsewhere()
+        with temporary_folder() as spool:
+            snapshot = spool / "server.safetensors"
+            server.to_payload().write(snapshot, durable=False)
+            states = self.folder.clients
+            executor = Executor(e.dataset, split, e.config.data, e.method, e.task, e.config.seed, states, spool)
+            count = worker_count(e.config.with_engine(workers=workers).engine.workers)
+            with contextlib.closing(LocalEngine(executor, count)) as engine:
+                accept, keep = e.config.evaluation.accept, keep_thresholds or e.config.data.at_sites
+                run = with_progress(engine.run, on_progress)
+                yield Examiner(e.method, e.dataset, split, accept, run, keep_thresholds=keep), str(snapshot)
+
+    def _refuse_elsewhere(self) -> None:
+        """Raise an error if the data is at sites."""
+        if self.settings.data.at_sites:
+            raise UserError(
+                f"run {str(self.path)!r} was measured at its sites, which have the data; see result.json for the figures."
+            )
+
+    def _states(self) -> dict[str, int]:
+        checkpoint = self.folder.last_checkpoint()
+        states: dict[str, int] = checkpoint.info["ledger"]["states"] if checkpoint else {}
+        return states

@@ -1,0 +1,62 @@
+"""Making the folder of a new run, and running in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedwild.core.errors import UserError
+from fedwild.engines.choice import Connect, engine_of
+from fedwild.lifecycle.rounds import Federation, Listener
+from fedwild.lifecycle.run import Run
+from fedwild.runs.config import Config
+from fedwild.runs.experiment import Experiment, fingerprint, prepare
+from fedwild.runs.folder import RunFolder
+
+
+def start(config: Config, out: Path | None, listener: Listener) -> Run:
+    """Create a run folder and run in it. Bad input raises before the folder exists."""
+
+    def downloading(file: str, done: int, total: int | None) -> None:
+        listener({"event": "download", "file": file, "done": done, "total": total})
+
+    return begin(prepare(config, progress=downloading), out, listener)
+
+
+def begin(
+    experiment: Experiment,
+    out: Path | None,
+    listener: Listener,
+    history: Mapping[str, Any] | None = None,
+    events: bytes = b"",
+    connect: Connect | None = None,
+) -> Run:
+    """Create an experiment's run folder and run in it.
+
+    `history` holds facts about the run that it continues, and `events` that run's log. `connect` makes another engine
+    than the one that the settings name.
+    """
+    config = experiment.config
+    connect = connect or engine_of(config.engine)
+    names = "+".join(Path(name).stem for name in config.data.names)
+    stem = re.sub(r"[^\w.+-]+", "_", f"{config.method.name}-{names}")
+    facts = {
+        "data": fingerprint(experiment.dataset),
+        "input": {
+            "shape": list(experiment.dataset.input_shape),
+            "dtype": str(experiment.dataset.x_train.dtype).removeprefix("torch."),
+        },
+        "config": config.decisive(),
+        **({"start_from": experiment.initial.fingerprint} if experiment.initial else {}),
+        **(history or {}),
+    }
+    try:
+        folder = RunFolder.create(out, stem, config.to_toml(), experiment.split, facts, events)
+    except OSError as error:
+        where = out if out is not None else Path("runs")
+        raise UserError(f"--out {str(where)!r}: the run folder cannot be created: {error.strerror or error}.") from error
+    listener({"event": "folder", "path": str(folder.path)})
+    Federation(experiment, folder, listener, connect).run()
+    return Run(folder.path)

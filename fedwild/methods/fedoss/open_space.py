@@ -1,0 +1,98 @@
+"""Federated open space sampling (section III.C): Gaussians of pushed samples, and draws from their outskirts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedwild.core.errors import BadReply
+from fedwild.core.payload import Payload, check_like
+from fedwild.methods.fedoss.grids import Grid
+from fedwild.methods.fedoss.settings import GaussianSettings
+from fedwild.statistics import Gaussian, Moments, draw_any, draw_below_density, draw_least_likely
+from fedwild.statistics.moments import spread_shape
+
+MIN_SAMPLES = 11
+"""Nothing is drawn from a Gaussian that was estimated from fewer pushed samples."""
+
+
+class OpenSpace:
+    """Draws virtual unknown samples from where the Gaussian of each class is unlikely (Eq. 5)."""
+
+    def __init__(
+        self,
+        gaussians: Mapping[int, Gaussian],
+        grid: Grid,
+        settings: GaussianSettings,
+        rng: np.random.Generator,
+        device: torch.device,
+    ) -> None:
+        self.gaussians, self.grid, self.settings, self.rng, self.device = gaussians, grid, settings, rng, device
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        """Return activations (n, ...) at the cut, and the class of each one's Gaussian (n,)."""
+        drawn = {k: gaussian.transform(self.draw(gaussian)) for k, gaussian in self.gaussians.items()}
+        near = [torch.full((len(x),), k) for k, x in drawn.items()]
+        activations = self.grid.to_activations(torch.cat(list(drawn.values())))
+        return activations.to(self.device), torch.cat(near).to(self.device)
+
+    def draw(self, gaussian: Gaussian) -> Tensor:
+        """Return standard-normal vectors (n, D) as `select` demands."""
+        p = self.settings
+        if p.select == "density" and p.log_density is not None:
+            return draw_below_density(gaussian, p.log_density, p.draws, p.keep, self.rng)
+        draw = draw_least_likely if p.select == "lowest" else draw_any
+        return draw(gaussian.dims, p.draws, p.keep, self.rng)
+
+
+def store_gaussians(state: Payload, merged: Mapping[int, Moments]) -> list[int]:
+    """Store a Gaussian for every class with enough samples in `state`; other classes keep theirs.
+
+    Return the classes whose covariance is invalid.
+    """
+    invalid = []
+    for k, moments in merged.items():
+        if moments.count >= MIN_SAMPLES:
+            try:
+                state.put(f"gaussians/{k}", Gaussian.of(moments).tensors())
+            except ValueError:
+                invalid.append(k)
+    return invalid
+
+
+def load_gaussians(state: Payload) -> dict[int, Gaussian]:
+    """Return the Gaussians by class."""
+    return {int(k): Gaussian(**tensors) for k, tensors in state.members("gaussians").items()}
+
+
+def write_moments(reply: Payload, moments: Mapping[int, Moments]) -> None:
+    """Add the moments of pushed samples to a reply."""
+    reply.info["counts"] = {str(k): part.count for k, part in moments.items()}
+    for k, part in moments.items():
+        reply.put(f"statistics/{k}", part.to_tensors())
+
+
+def read_moments(reply: Payload) -> dict[int, Moments]:
+    """Return the moments in a reply."""
+    counts = reply.info.get("counts", {})
+    return {int(k): Moments.from_tensors(counts[k], tensors) for k, tensors in reply.members("statistics").items()}
+
+
+def check_moments(reply: Payload, classes: int, dims: int, wanted: bool) -> None:
+    """Reject moments that were not requested, or whose shapes do not match their counts."""
+    counts, statistics = reply.info.get("counts", {}), reply.members("statistics")
+    if not isinstance(counts, dict) or counts.keys() != statistics.keys():
+        raise BadReply("info 'counts' must have a count for every class in 'statistics'")
+    if statistics and not wanted:
+        raise BadReply("statistics were not requested in this round")
+    for k, tensors in statistics.items():
+        count = counts[k]
+        if k not in {str(number) for number in range(classes)}:
+            raise BadReply(f"statistics of {k[:40]!r}, which is not a class")
+        if type(count) is not int or not 1 <= count <= reply.info["samples"]:
+            raise BadReply(f"the count of class {k} is {str(count)[:40]}, expected 1 to the number of samples")
+        mean, spread = (torch.empty(shape, device="meta") for shape in ((dims,), spread_shape(count, dims)))
+        check_like(tensors, {"mean": mean, "spread": spread}, f"statistics of class {k}")

@@ -1,0 +1,51 @@
+"""FedPD's last round: batch-norm statistics of the final weights, measured on the clients' own samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedwild.contract import Client, Groups, Phase, Replies, Server
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.models.norms import measure_statistics, norm_keys, pool_statistics, statistics_keys
+
+if TYPE_CHECKING:
+    from fedwild.methods.fedpd.method import FedPD
+
+BATCH_SIZE = 64
+
+
+class Calibrate(Phase):
+    """Clients measure the statistics of their batch-norm layers; the server keeps them or pools them."""
+
+    def __init__(self, name: str, rounds: int, method: FedPD) -> None:
+        super().__init__(name, rounds)
+        self.method = method
+
+    def wants(self, server: Server) -> bool:
+        return bool(norm_keys(server.state.group("model")))
+
+    def send(self, server: Server, client: str) -> Payload:
+        return self.method.request(server, client)
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        model = self.method.network(payload, client)
+        device = next(model.parameters()).device
+        # In random order: samples may be stored by class, and a batch of one class is not representative.
+        batches = (x.to(device) for x, _ in client.train.batches(BATCH_SIZE, rng.torch("calibration")))
+        is_measured = measure_statistics(model, batches)
+        state = client.task.weights(model)
+        statistics = {name: state[name] for name in statistics_keys(state)}
+        return Payload.of({"samples": len(client.train) if is_measured else 0}, statistics=statistics)
+
+    def expects(self, server: Server) -> Groups:
+        spec = server.task.spec(self.method.outputs(len(server.classes)), self.method.bias)
+        return {"statistics": {name: spec[name] for name in statistics_keys(spec)}}
+
+    def merge(self, server: Server, replies: Replies) -> None:
+        found = ((reply, reply.payload.group("statistics")) for reply in replies if reply.samples)
+        if self.method.has_own_norms(server):
+            for reply, statistics in found:
+                server.state.add(f"norms/{reply.client}", statistics)
+        else:
+            server.state.add("model", pool_statistics((float(reply.samples), statistics) for reply, statistics in found))

@@ -1,0 +1,194 @@
+"""FedPD's training round: local parameter disentanglement (section 4.1), then global alignment (section 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedwild.aggregation.means import by_samples, equally, weighted_mean
+from fedwild.contract import Client, Groups, Replies, Reply, Server
+from fedwild.core.bits import pack_bits, packed_spec, unpack_bits
+from fedwild.core.errors import BadReply
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.methods.fedavg import AveragingRounds
+from fedwild.methods.fedpd.means import PartMeans, RunningMean
+from fedwild.methods.fedpd.parts import (
+    SUBNETWORKS,
+    Aligned,
+    Alignment,
+    Disentangled,
+    align_three,
+    align_two,
+    align_whole,
+    keep_order,
+)
+from fedwild.methods.fedpd.subnetworks import Importance, neuron_shares, subnetwork_size, top_mask, weight_names
+from fedwild.methods.own_start import starts_alone
+from fedwild.models import Network
+from fedwild.models.norms import norm_keys
+
+if TYPE_CHECKING:
+    from fedwild.methods.fedpd.method import FedPD
+
+# The mean distance is about 0.13 for clients of fifty samples with random labels, and 0.45 for Dirichlet(0.5).
+MAX_LABEL_DISTANCE = 0.25
+
+
+class Train(AveragingRounds):
+    """Clients train and find their subnetworks; the server aligns their neurons and averages the models."""
+
+    method: FedPD
+    params: FedPD.Params
+
+    def send(self, server: Server, client: str) -> Payload:
+        return self.method.request(server, client)
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        model = self.initial_model(payload, client, rng)
+        if self.params.importance == "none":
+            reply = self.train(model, payload, client, rng)
+        else:
+            importance = Importance(model, model.graph(), self.params.importance)
+            reply = self.train(model, payload, client, rng, importance)
+            self.add_subnetworks(reply, importance)
+        reply.info["labels"] = torch.bincount(client.train.y, minlength=len(client.classes)).tolist()
+        return reply
+
+    def initial_model(self, payload: Payload, client: Client, rng: Rng) -> Network:
+        """Return the model that a client begins the round with: the one it received, or a new random one."""
+        if starts_alone(self.params.start, client.step):
+            return client.task.build(self.method.outputs(len(client.classes)), rng)
+        return self.method.network(payload, client)
+
+    def add_subnetworks(self, reply: Payload, importance: Importance) -> None:
+        """Add the closed-set and the open-set subnetwork (Eq. 6 and 7) to a reply, as packed bits."""
+        close, open_ = (
+            {weight: top_mask(score, self.params.ratio) for weight, score in scores.items()}
+            for scores in (importance.close, importance.open)
+        )
+        reply.put("close", pack_bits(close))
+        reply.put("open", pack_bits(open_))
+        reply.info["mask_bytes"] = sum(bits.numel() for name in SUBNETWORKS for bits in reply.group(name).values())
+        # For the log: the share of weights that are in both subnetworks, in layer order.
+        reply.info["overlap"] = [round(float((close[name] & open_[name]).float().mean()), 4) for name in close]
+
+    def expects(self, server: Server) -> Groups:
+        groups = super().expects(server)
+        if self.params.importance == "none":
+            return groups
+        masks = packed_spec(groups["model"], weight_names(self.method.graph(server)))
+        return {**groups, **dict.fromkeys(SUBNETWORKS, masks)}
+
+    def check(self, server: Server, reply: Payload) -> None:
+        super().check(server, reply)
+        check_labels(server, reply)
+        weights = reply.group("model")
+        for name in SUBNETWORKS:
+            for weight, mask in unpack_bits(reply.group(name), weights).items():
+                expected, found = subnetwork_size(self.params.ratio, mask.numel()), int(mask.sum())
+                if found != expected:
+                    raise BadReply(f"the {name} mask of {weight!r} keeps {found} weights, expected {expected}")
+
+    def weigh(self, reply: Reply) -> float:
+        return equally(reply) if self.params.average == "equal" else by_samples(reply)
+
+    def merge(self, server: Server, replies: Replies) -> None:
+        if "alike" not in server.state.info:
+            self.compare_labels(server, replies)
+        parts = PartMeans() if self.method.has_own_weights(server) else None
+        mean = weighted_mean(self.align_replies(server, replies, parts), "model", self.weigh)
+        if mean is None:
+            server.note("no client has a training sample: the model does not change")
+        else:
+            server.state.put("model", mean)
+            if parts is not None:
+                server.state.put("parts", parts.means(mean))
+        self.correction.merge(server, replies)
+
+    def compare_labels(self, server: Server, replies: Replies) -> None:
+        """Decide, once per run, whether the clients' label distributions are similar, and log the consequence."""
+        counts = [reply.payload.info["labels"] for reply in replies if reply.samples]
+        if not counts:
+            return
+        distance = label_distance(torch.tensor(counts, dtype=torch.float64))
+        alike = distance <= MAX_LABEL_DISTANCE
+        server.state.info["alike"] = alike
+        if "auto" in (self.params.mean, self.params.norms):
+            result = "similar" if alike else "different"
+            models = "every client gets its own model" if alike else "all clients get the same model"
+            server.note(f"the clients' label distributions are {result} (distance {distance:.2f}): {models}")
+
+    def align_replies(self, server: Server, replies: Replies, parts: PartMeans | None) -> Iterator[Reply]:
+        """Yield the replies of clients with samples, their neurons in a common order."""
+        graph, info = self.method.graph(server), server.state.info
+        info["moved"] = {}
+        chosen, fixed = self.fixed_target(replies)
+        so_far = RunningMean()
+        for reply in replies:
+            if not reply.samples:
+                continue
+            model = Disentangled.from_payload(reply.payload)
+            if model.close:
+                shares = {name: neuron_shares(model.close[name], model.open[name]) for name in model.close}
+                server.state.put(f"shares/{reply.client}", shares)
+            target = fixed if fixed is not None else Disentangled(so_far.mean(), {}, {})
+            # The target itself keeps its order.
+            is_target = reply.client == chosen
+            result = keep_order(model, self.params.rest) if is_target else self.align(server, model, target)
+            so_far.add(result.state)
+            if self.method.has_own_norms(server):
+                norms = {name: result.state[name] for name in norm_keys(result.state)}
+                server.state.put(f"norms/{reply.client}", norms)
+            if parts is not None:
+                ours = Disentangled(result.state, *(graph.permute(m, result.maps) for m in (model.close, model.open)))
+                parts.add(ours, self.weigh(reply))
+                server.state.put(f"masks/{reply.client}/close", pack_bits(ours.close))
+                server.state.put(f"masks/{reply.client}/open", pack_bits(ours.open))
+            info["moved"][reply.client] = result.moved
+            yield Reply(reply.client, Payload.of(reply.payload.info, model=result.state))
+
+    def fixed_target(self, replies: Replies) -> tuple[str | None, Disentangled | None]:
+        """Return the client that all others are aligned to, and its model; None with a running mean as target."""
+        if self.params.target == "mean" or self.params.align == "none":
+            return None, None
+        givers = [reply.client for reply in replies if reply.samples]
+        chosen = givers[self.params.target % len(givers)] if givers else None
+        models = (Disentangled.from_payload(reply.payload) for reply in replies if reply.client == chosen)
+        return chosen, next(models, None)
+
+    def align(self, server: Server, model: Disentangled, target: Disentangled) -> Aligned:
+        """Return a client's model with its neurons in the order of the target's."""
+        alignment = Alignment(self.method.graph(server), self.method.solver(), self.params.sweeps)
+        if self.params.align == "none" or not target.state:
+            return keep_order(model, self.params.rest)
+        if self.params.maps == "one" or not model.close:
+            return align_whole(alignment, keep_order(model, self.params.rest).state, target.state)
+        align_parts = align_three if self.params.maps == "three" else align_two
+        return align_parts(alignment, model, target, self.params.rest)
+
+
+def check_labels(server: Server, reply: Payload) -> None:
+    """Reject a reply whose label counts are impossible."""
+    labels = reply.info.get("labels")
+    if (
+        not isinstance(labels, list)
+        or not all(type(count) is int and count >= 0 for count in labels)
+        or len(labels) != len(server.classes)
+        or sum(labels) != reply.info["samples"]
+    ):
+        raise BadReply("info 'labels' must have a count for each class, and the counts must sum to 'samples'")
+
+
+def label_distance(counts: Tensor) -> float:
+    """Return the mean total variation distance, 0 to 1, of label counts (clients, K) to those of all clients.
+
+    The mean is weighted by samples.
+    """
+    shares = counts / counts.sum(1, keepdim=True)
+    everyone = counts.sum(0) / counts.sum()
+    distances = (shares - everyone).abs().sum(1) / 2
+    return float((distances * counts.sum(1)).sum() / counts.sum())

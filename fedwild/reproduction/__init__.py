@@ -1,6 +1,0 @@
-"""The papers' tables by one command: which runs they take, and our figures beside the paper's."""
-
-from fedwild.reproduction.outcome import Outcome, outcomes_of, result_table
-from fedwild.reproduction.plan import Entry, Plan, plan
-
-__all__ = ["Entry", "Outcome", "Plan", "outcomes_of", "plan", "result_table"]

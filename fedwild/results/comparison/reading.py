@@ -1,0 +1,120 @@
+"""Finished runs on disk: their settings and figures. Reads JSON only, so that hundreds are read at once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedwild.core.errors import UserError
+from fedwild.runs.format import check_format
+
+COSTS = ("seconds", "bytes_up", "bytes_down")
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a comparison needs to know of a run."""
+
+    path: Path
+    seed: int
+    settings: dict[str, Any]
+    """What decided the result, but for the seed: `section.key` = value."""
+    data: str | None
+    """Fingerprint of its data."""
+    figures: dict[str, float | None]
+    """Every number of the result, None where it is not defined; those of a client or domain as `by.NAME.FIGURE`."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The runs at some places."""
+
+    finished: tuple[FinishedRun, ...]
+    unfinished: tuple[Path, ...]
+
+
+def find_runs(places: Iterable[Path]) -> Found:
+    """The runs that the places are or hold, each once, in the order of places and then of settings."""
+    finished: dict[Path, FinishedRun] = {}
+    unfinished: dict[Path, Path] = {}
+    for place in places:
+        folders = list(run_folders(place))
+        if not folders:
+            raise UserError(f"folder {str(place)!r} has no runs in it.")
+        done = [folder for folder in folders if (folder / "result.json").exists()]
+        unfinished |= {folder.resolve(): folder for folder in folders if folder not in done}
+        for run in sorted(map(read_run, done), key=_order):
+            finished.setdefault(run.path.resolve(), run)
+    return Found(tuple(finished.values()), tuple(unfinished.values()))
+
+
+def run_folders(place: Path) -> Iterator[Path]:
+    """The place itself if it is a run folder; else all run folders below it."""
+    if not place.is_dir():
+        raise UserError(f"run folder {str(place)!r} {'is not a folder' if place.exists() else 'does not exist'}.")
+    for folder, inner, files in os.walk(place):
+        if "run.json" in files:
+            inner.clear()
+            yield Path(folder)
+        # Hidden folders are runs that are being made.
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+
+
+def read_run(folder: Path) -> FinishedRun:
+    """A finished run."""
+    facts, result = _read(folder / "run.json"), _read(folder / "result.json")
+    check_format(folder, facts)
+    settings = facts.get("config")
+    if not isinstance(settings, dict) or not isinstance(settings.get("seed"), int):
+        raise UserError(f"{str(folder / 'run.json')!r} does not say which settings the run had: it cannot be compared.")
+    by = result.get("by") or {}
+    if not isinstance(result.get("metrics"), dict) or not isinstance(by, dict) or not _are_tables(by.values()):
+        raise UserError(f"{str(folder / 'result.json')!r} is damaged: delete it, then `fedwild resume {folder}`.")
+    return FinishedRun(folder, settings["seed"], _flat(settings), facts.get("data"), figures_of(result))
+
+
+def figures_of(result: dict[str, Any]) -> dict[str, float | None]:
+    """Every number of a result by name."""
+    plain = {key: result.get(key) for key in (*COSTS, "rounds", "clients") if key in result}
+    by = {f"by.{who}.{key}": value for who, own in (result.get("by") or {}).items() for key, value in own.items()}
+    return {key: value for key, value in {**result["metrics"], **plain, **by}.items() if _is_figure(value)}
+
+
+def _are_tables(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, dict) for value in values)
+
+
+def _order(run: FinishedRun) -> tuple[Any, ...]:
+    """By settings, numbers by size; folders may be called anything."""
+    return [(key, *_rank(value)) for key, value in run.settings.items()], run.seed, run.path
+
+
+def _rank(value: Any) -> tuple[int, float, str]:
+    return (0, value, "") if isinstance(value, (int, float)) else (1, 0, json.dumps(value, sort_keys=True))
+
+
+def _is_figure(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    sections = {key: table for key, table in settings.items() if isinstance(table, dict)}
+    return {f"{section}.{key}": value for section, table in sections.items() for key, value in table.items()}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"run {str(path.parent)!r} has no {path.name}: it is unfinished.") from None
+    except OSError as error:
+        raise UserError(f"{str(path)!r} cannot be read: {error.strerror or error}.") from None
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise UserError(f"{str(path)!r} is damaged: it is not a JSON object.")
+    return content

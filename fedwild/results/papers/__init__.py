@@ -1,0 +1,14 @@
+"""The figures of the papers' tables as data, and what fedwild would run for each of them.
+
+from fedwild import papers
+
+table = papers.table("fedov/table1").only({"data": "mnist", "partition": "c2"})
+for cell in table.cells:
+    print(cell.keys["method"], cell.value, cell.waiting or cell.settings)
+"""
+
+from fedwild.results.papers.cells import Cell, Paper, Table
+from fedwild.results.papers.library import papers, table, tables
+from fedwild.results.papers.measures import Measure
+
+__all__ = ["Cell", "Measure", "Paper", "Table", "papers", "table", "tables"]

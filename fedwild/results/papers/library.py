@@ -1,0 +1,106 @@
+"""The papers' files, read.
+
+Each paper is a folder: `paper.toml`, which names its tables in order, and a file for each of them. A table has one
+block of figures, or several under `blocks` (see `grid`). Paper, table and block may each say `settings`, `measure`,
+`unit` and `waiting` for all their cells. Under `keys` they say the same of cells where a key has a certain value, the
+settings being written right there. What is said later wins: table over paper, block over table, a key's value over all
+of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from fedwild.core.errors import unknown_name
+from fedwild.results.papers.cells import Cell, Paper, Table
+from fedwild.results.papers.composing import Layer, layers_of, measure_of, settings_of, unit_of, waiting_of
+from fedwild.results.papers.grid import ILLEGIBLE, figures_of, value_and_deviation
+from fedwild.results.papers.missing import missing_data
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+NAMES = ("fedov", "fedpd", "fedoss", "gal", "gains")
+
+
+def papers() -> list[Paper]:
+    """All papers with all their tables; what is missing is looked up anew each time."""
+    return [_paper(name) for name in NAMES]
+
+
+def tables() -> list[Table]:
+    """All tables of all papers."""
+    return [table for paper in papers() for table in paper.tables]
+
+
+def table(name: str) -> Table:
+    """One table, such as fedov/table1."""
+    names = {f"{paper}/{id}": (paper, id) for paper in NAMES for id in _read(paper, "paper")["tables"]}
+    if name not in names:
+        raise unknown_name("table", name, names)
+    return _table(*names[name])
+
+
+@cache
+def _read(paper: str, file: str) -> dict[str, Any]:
+    return tomllib.loads(files("fedwild.results.papers").joinpath(paper, f"{file}.toml").read_text(encoding="utf-8"))
+
+
+def _paper(name: str) -> Paper:
+    said = _read(name, "paper")
+    return Paper(
+        id=name,
+        title=said["title"],
+        authors=said["authors"],
+        venue=said["venue"],
+        note=_paragraph(said.get("note", "")),
+        tables=tuple(_table(name, id) for id in said["tables"]),
+    )
+
+
+def _table(paper: str, id: str) -> Table:
+    above, said = _read(paper, "paper"), _read(paper, id)
+    cells: list[Cell] = []
+    illegible: list[dict[str, str]] = []
+    for block in said.get("blocks", [said]):
+        levels = [above, said] if block is said else [above, said, block]
+        for keys, figure in figures_of(block):
+            if figure == ILLEGIBLE:
+                illegible.append(keys)
+            else:
+                cells.append(_cell(keys, figure, levels))
+    return Table(
+        paper=paper,
+        id=id,
+        number=said.get("number", ""),
+        caption=said["caption"],
+        spread=said.get("spread", above.get("spread", "")),
+        note=_paragraph(said.get("note", "")),
+        cells=tuple(cells),
+        illegible=tuple(illegible),
+    )
+
+
+def _cell(keys: dict[str, str], figure: str, levels: list[Layer]) -> Cell:
+    layers = layers_of(levels, keys)
+    value, deviation = value_and_deviation(figure)
+    unit, settings, waiting = unit_of(layers), settings_of(layers), waiting_of(layers)
+    return Cell(
+        keys=keys,
+        value=value,
+        deviation=deviation,
+        unit=unit,
+        measure=measure_of(layers, unit),
+        settings=None if waiting else settings,
+        waiting=waiting or missing_data(settings),
+    )
+
+
+def _paragraph(text: str) -> str:
+    """Without the line breaks of the file."""
+    return " ".join(text.split())

@@ -1,0 +1,104 @@
+"""The confusion matrix of a run's model, with "unknown" as one more class: as plain values and as a figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedwild.core.classes import UNKNOWN_NAME
+from fedwild.core.text import cut
+from fedwild.evaluation.progress import OnProgress, ignore_progress
+from fedwild.lifecycle.run import Run
+from fedwild.openset.metrics import confusion_matrix
+from fedwild.results.pictures.files import write_figure
+from fedwild.results.pictures.heat_map import HeatMap, draw_heat_map, new_figure
+from fedwild.results.pictures.shown_run import ShownRun
+from fedwild.results.pictures.style import add_title, styled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAX_NAME_LIST = 60  # characters
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """How often samples of each true class got which answer."""
+
+    shown: ShownRun
+    counts: NDArray[np.int64]
+    """(K + 1, K + 1): rows are true classes, columns answers; the last row and column are "unknown"."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of rows and columns."""
+        return [*self.shown.known, UNKNOWN_NAME]
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """Each cell's share of its row; 0 in a row without samples."""
+        shares: NDArray[np.float64] = self.counts / np.maximum(self.counts.sum(axis=1, keepdims=True), 1)
+        return shares
+
+    def described(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {**self.shown.described(), "names": self.names, "counts": self.counts.tolist()}
+
+
+def figures(run: Run, client: str | None = None, workers: int | None = None) -> dict[str, Any]:
+    """Return the confusion matrix on the run's test data as plain values.
+
+    `counts` has a row for each true class and a column for each answer. `names` has their names: the known classes in
+    the order of the model's outputs, then "unknown" for all other classes. For methods with a model per client,
+    `client` selects the model; it answers on the client's own test data.
+    """
+    return confusion_figures(run, client, workers).described()
+
+
+def confusion_figures(
+    run: Run, client: str | None = None, workers: int | None = None, on_progress: OnProgress = ignore_progress
+) -> Confusion:
+    """Return the confusion matrix of a finished run, or of the last checkpoint of an unfinished one."""
+    on_progress("loading the data", 0, None)
+    outcome = run.outcome(client, workers=workers, on_progress=on_progress)
+    shown = ShownRun.of(run, client)
+    return Confusion(shown, confusion_matrix(outcome.decision.numpy(), outcome.truth.numpy(), len(shown.known)))
+
+
+def write(confusion: Confusion, path: Path) -> None:
+    """Draw the matrix into a PNG, SVG or PDF file."""
+    write_figure(draw(confusion), path)
+
+
+@styled()
+def draw(confusion: Confusion) -> Figure:
+    """Draw each cell with its percentage of the row, and the number of samples to the right of the row."""
+    table = table_of(confusion)
+    figure, axes = new_figure(table)
+    draw_heat_map(axes, table)
+    text = "Percentage of each row; to the right, the number of samples."
+    if confusion.shown.unknown:
+        text += f"\n{UNKNOWN_NAME}: {cut(', '.join(confusion.shown.unknown), MAX_NAME_LIST)}"
+    add_title(axes, confusion.shown.title(int(confusion.counts.sum())), text)
+    return figure
+
+
+def table_of(confusion: Confusion) -> HeatMap:
+    """Return the matrix as a heat map."""
+    shares = confusion.shares
+    decimals = 1 if len(shares) <= 15 else 0
+    return HeatMap(
+        values=shares,
+        rows=confusion.names,
+        columns=confusion.names,
+        row_title="true class",
+        column_title="answer",
+        texts=[[f"{100 * share:.{decimals}f}" if share else "" for share in row] for row in shares.tolist()],
+        totals=[str(total) for total in confusion.counts.sum(axis=1).tolist()],
+        top=1.0,
+        last_apart=True,
+    )

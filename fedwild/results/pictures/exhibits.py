@@ -1,0 +1,334 @@
+"""What a run's method wants shown (its exhibits): as plain values and as a figure, whatever the method is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from fedwild.contract import BarExhibit, CurveExhibit, Exhibit, ImageExhibit, MapExhibit, TableExhibit
+from fedwild.core.errors import UserError, unknown_name
+from fedwild.core.text import percent
+from fedwild.data import DataSettings
+from fedwild.lifecycle.run import Run
+from fedwild.results.pictures import sheet
+from fedwild.results.pictures.files import write_figure
+from fedwild.results.pictures.heat_map import HeatMap, draw_heat_map
+from fedwild.results.pictures.sheet import Sheet, fill_rows, pixels
+from fedwild.results.pictures.style import (
+    CHARACTER,
+    COLOURS,
+    LARGE,
+    LINE,
+    LINE_STYLES,
+    MUTED,
+    RULE,
+    SMALL,
+    WIDTH,
+    add_title,
+    label,
+    styled,
+    title_height,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DIGITS = 4
+# In inches.
+MAX_HEIGHT, GAP, SECTION = 60.0, 0.4, 0.45
+CURVE_WIDTH, CURVE_HEIGHT = 5.0, 2.6
+BAR_WIDTH, BAR_HEIGHT = 5.0, 0.22
+IMAGE_PIXELS = 110.0
+"""Pixels of a contact sheet per inch."""
+
+E = TypeVar("E", bound=Exhibit)
+
+
+def figures(run: Run, section: str | None = None, titles: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """Return the exhibits of a run's method as plain values: all, or those of a section or with a part of a title."""
+    return [described(exhibit) for exhibit in exhibits_of(run, section, titles)]
+
+
+def exhibits_of(run: Run, section: str | None = None, titles: Iterable[str] = ()) -> list[Exhibit]:
+    """Return the exhibits of a finished run, or of the last checkpoint of an unfinished one."""
+    method = run.settings.make_method()
+    exhibits = list(method.exhibits(run.record()))
+    if not exhibits:
+        raise UserError(
+            f"run {str(run.path)!r} has nothing to show: method {method.name!r} returns no exhibits for it."
+        )
+    sections = {exhibit.section for exhibit in exhibits}
+    if section is not None and section not in sections:
+        raise unknown_name("--section", section, sections)
+    exhibits = [exhibit for exhibit in exhibits if section in (None, exhibit.section)]
+    parts = list(titles)
+    for part in parts:
+        if not any(part in exhibit.title for exhibit in exhibits):
+            raise unknown_name("--title", part, [exhibit.title for exhibit in exhibits])
+    return [exhibit for exhibit in exhibits if not parts or any(part in exhibit.title for part in parts)]
+
+
+def described(exhibit: Exhibit) -> dict[str, Any]:
+    """Return plain, rounded values, for JSON; of images, their number and captions."""
+    values = dict(vars(exhibit))
+    if isinstance(exhibit, MapExhibit) and exhibit.values is not None:
+        values["values"] = exhibit.values.double().numpy().round(DIGITS).tolist()
+    if isinstance(exhibit, ImageExhibit):
+        values["rows"] = {name: len(images) for name, images in exhibit.rows.items()}
+    return {"kind": type(exhibit).__name__.removesuffix("Exhibit").lower(), **values}
+
+
+def write(exhibits: Sequence[Exhibit], path: Path) -> int:
+    """Draw exhibits into a PNG, SVG or PDF file, and return how many of them there was room for."""
+    shown = exhibits[: count_fitting(exhibits)]
+    write_figure(draw(shown), path)
+    return len(shown)
+
+
+def count_fitting(exhibits: Sequence[Exhibit]) -> int:
+    """Return how many of the exhibits fit into a figure of MAX_HEIGHT, at least one."""
+    return max(1, int((np.cumsum([block.height for block in blocks_of(exhibits)]) <= MAX_HEIGHT).sum()))
+
+
+@styled()
+def draw(exhibits: Sequence[Exhibit]) -> Figure:
+    """Draw exhibits below each other, in their order, with a heading for each section."""
+    from matplotlib.figure import Figure
+
+    blocks = blocks_of(exhibits)
+    total = sum(block.height for block in blocks)
+    figure = Figure(figsize=(WIDTH, total))
+    top = total
+    for block in blocks:
+        if block.is_first:
+            figure.text(0, top / total, label(block.exhibit.section, 80), fontsize=LARGE + 3, va="top")
+        width, height = block.size
+        bottom = top - block.above - height
+        axes = figure.add_axes((0, bottom / total, width / WIDTH, height / total))
+        block.draw(axes)
+        add_title(axes, label(block.exhibit.title, 80), block.exhibit.text)
+        top -= block.height
+    return figure
+
+
+def blocks_of(exhibits: Sequence[Exhibit]) -> list[Block[Any]]:
+    sections = [None, *(exhibit.section for exhibit in exhibits)]
+    return [block_of(one, one.section != before) for one, before in zip(exhibits, sections, strict=False)]
+
+
+def block_of(exhibit: Exhibit, is_first: bool) -> Block[Any]:
+    return next((kind for shown, kind in KINDS.items() if isinstance(exhibit, shown)), Words)(exhibit, is_first)
+
+
+@dataclass(frozen=True)
+class Block(ABC, Generic[E]):
+    """The part of a figure that shows one exhibit. Sizes are in inches."""
+
+    exhibit: E
+    is_first: bool
+    """Whether it is the first of its section, so that a heading stands above it."""
+
+    @property
+    @abstractmethod
+    def size(self) -> tuple[float, float]:
+        """Width and height of the axes."""
+
+    @property
+    def above(self) -> float:
+        """The height of titles above the axes."""
+        return title_height(self.exhibit.text) + SECTION * self.is_first
+
+    @property
+    def below(self) -> float:
+        """The height of names below the axes."""
+        return 0.0
+
+    @property
+    def height(self) -> float:
+        return self.above + self.size[1] + self.below + GAP
+
+    @abstractmethod
+    def draw(self, axes: Axes) -> None:
+        """Draw the exhibit, without its title."""
+
+
+class Words(Block[Exhibit]):
+    """An exhibit that is its text alone."""
+
+    @property
+    def size(self) -> tuple[float, float]:
+        return WIDTH, 0.01
+
+    def draw(self, axes: Axes) -> None:
+        axes.axis("off")
+
+
+class TableBlock(Block[TableExhibit]):
+    """Rows of text below a bold header; numbers are aligned to the right."""
+
+    @cached_property
+    def cells(self) -> list[list[str]]:
+        return [[label(str(cell), 40) for cell in row] for row in (self.exhibit.header, *self.exhibit.rows)]
+
+    @cached_property
+    def widths(self) -> list[float]:
+        return [max(len(cell) for cell in column) * CHARACTER + 0.2 for column in zip(*self.cells, strict=True)]
+
+    @property
+    def size(self) -> tuple[float, float]:
+        return sum(self.widths), len(self.cells) * LINE * 1.3
+
+    def draw(self, axes: Axes) -> None:
+        axes.axis("off")
+        axes.set(xlim=(0, self.size[0]), ylim=(len(self.cells), 0))
+        axes.axhline(1, color=RULE, linewidth=0.8)
+        left = 0.0
+        for width, column in zip(self.widths, zip(*self.cells, strict=True), strict=True):
+            numeric = bool(column[1:]) and all(is_number(cell) for cell in column[1:])
+            x, align = (left + width - 0.2, "right") if numeric else (left, "left")
+            for row, cell in enumerate(column):
+                weight = "normal" if row else "bold"
+                axes.text(x, row + 0.5, cell, fontsize=SMALL, ha=align, va="center_baseline", fontweight=weight)
+            left += width
+
+
+class CurveBlock(Block[CurveExhibit]):
+    """Lines over a common axis, told apart by colour and line style."""
+
+    @property
+    def size(self) -> tuple[float, float]:
+        return CURVE_WIDTH, CURVE_HEIGHT
+
+    @property
+    def below(self) -> float:
+        return 3 * LINE
+
+    def draw(self, axes: Axes) -> None:
+        from matplotlib.ticker import PercentFormatter
+
+        for number, (name, points) in enumerate(self.exhibit.lines.items()):
+            style = LINE_STYLES[number // len(COLOURS) % len(LINE_STYLES)]
+            marker = "o" if len(points) <= 30 else None
+            colour = COLOURS[number % len(COLOURS)]
+            x, y = np.asarray(points, dtype=float).reshape(-1, 2).T
+            axes.plot(x, y, style, color=colour, label=label(name), linewidth=1.4, marker=marker, markersize=3)
+        axes.set(xlabel=label(self.exhibit.x, 60), ylabel=label(self.exhibit.y, 40))
+        axes.grid(True)
+        if self.exhibit.percent:
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        if len(self.exhibit.lines) > 1:
+            axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+
+
+class BarBlock(Block[BarExhibit]):
+    """Horizontal bars with their values."""
+
+    @property
+    def size(self) -> tuple[float, float]:
+        return BAR_WIDTH, len(self.exhibit.bars) * BAR_HEIGHT
+
+    def draw(self, axes: Axes) -> None:
+        names, values = list(self.exhibit.bars), list(self.exhibit.bars.values())
+        bars = axes.barh(range(len(names)), values, 0.7, color=COLOURS[0])
+        texts = [percent(value) if self.exhibit.percent else f"{value:.4g}" for value in values]
+        axes.bar_label(bars, texts, padding=4, color=MUTED, fontsize=SMALL)
+        axes.set(yticks=range(len(names)), yticklabels=[label(name) for name in names], xticks=())
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.margins(x=0.12)
+        axes.spines[["bottom", "left"]].set_visible(False)
+        axes.tick_params(length=0)
+        axes.axvline(0, color=RULE, linewidth=0.8)
+
+
+class ImageBlock(Block[ImageExhibit]):
+    """A contact sheet."""
+
+    @cached_property
+    def image(self) -> np.ndarray:
+        rows = self.exhibit.rows
+        images = [pixels(x.float() / (1 if x.is_floating_point() else 255), DataSettings()) for x in rows.values()]
+        captions = [self.exhibit.captions.get(name, [""] * len(x)) for name, x in rows.items()]
+        made = Sheet(
+            caption="",
+            pictures=fill_rows(images, images[0].shape[1:3] if images else (1, 1)),
+            row_names=list(rows),
+            notes=captions if self.exhibit.captions else (),
+            filled=[len(x) for x in images],
+            max_name=24,
+        )
+        return np.asarray(sheet.draw(made))
+
+    @property
+    def size(self) -> tuple[float, float]:
+        height, width = self.image.shape[:2]
+        return width / IMAGE_PIXELS, height / IMAGE_PIXELS
+
+    def draw(self, axes: Axes) -> None:
+        axes.axis("off")
+        axes.imshow(self.image, aspect="auto")
+
+
+class MapBlock(Block[MapExhibit]):
+    """A heat map with its scale to the right."""
+
+    @cached_property
+    def table(self) -> HeatMap:
+        shown = self.exhibit.values
+        values = np.zeros((1, 1)) if shown is None else shown.double().numpy()
+        top = nice_top(float(np.nanmax(np.abs(values), initial=0.0)))
+        return HeatMap(
+            values=values,
+            rows=self.exhibit.rows or [str(row) for row in range(len(values))],
+            columns=self.exhibit.columns,
+            texts=[[f"{value:.3g}" for value in row] for row in values.tolist()] if self.exhibit.columns else (),
+            top=top,
+        )
+
+    @property
+    def size(self) -> tuple[float, float]:
+        return self.table.size
+
+    @property
+    def below(self) -> float:
+        return self.table.below
+
+    def draw(self, axes: Axes) -> None:
+        image = draw_heat_map(axes, self.table)
+        width, height = self.size
+        scale = axes.inset_axes((1 + 0.12 / width, 1 - min(1.0, 1.5 / height), 0.1 / width, min(1.0, 1.5 / height)))
+        bar = axes.figure.colorbar(image, scale)
+        bar.outline.set_visible(False)
+        bar.set_ticks([bar.vmin, (bar.vmin + bar.vmax) / 2, bar.vmax] if height > 0.6 else [bar.vmin, bar.vmax])
+
+
+KINDS: dict[type[Exhibit], type[Block[Any]]] = {
+    TableExhibit: TableBlock,
+    CurveExhibit: CurveBlock,
+    BarExhibit: BarBlock,
+    ImageExhibit: ImageBlock,
+    MapExhibit: MapBlock,
+}
+
+
+def nice_top(value: float) -> float:
+    """Return the smallest of ..., 0.1, 0.2, 0.5, 1, 2, 5, ... that is not below a value; 1 for 0."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** np.floor(np.log10(value))
+    return float(next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9)))
+
+
+def is_number(text: str) -> bool:
+    """Whether a cell of a table holds a number, a percentage, or nothing."""
+    try:
+        float(text.removesuffix("%").strip() or 0)
+    except ValueError:
+        return text.strip() in ("-", "–")
+    return True

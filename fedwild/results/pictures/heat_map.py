@@ -1,0 +1,156 @@
+"""A matrix of numbers as a heat map: the larger a number, the darker its cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedwild.results.pictures.style import CHARACTER, INK, LINE, MUTED, SHADES, SIGNED_SHADES, SMALL, label
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+# In inches.
+CELL_WIDTHS, CELL_HEIGHTS = (0.01, 0.56), (0.01, 0.26)
+MAX_WIDTH, MAX_HEIGHT = 7.5, 7.5
+LINED_CELL = 0.08  # cells of at least this size have white lines between them
+DARK, DARK_SIGNED = 0.55, 0.35  # cells further along the colours than this have white text
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Numbers with a name for each row and column."""
+
+    values: NDArray[Any]
+    """(rows, columns)."""
+    rows: Sequence[str]
+    columns: Sequence[str]
+    """Without any, columns are numbered."""
+    row_title: str = ""
+    column_title: str = ""
+    texts: Sequence[Sequence[str]] = ()
+    """What is written in the cells, if all of it fits."""
+    totals: Sequence[str] = ()
+    """What is written to the right of each row."""
+    top: float | None = None
+    """The number with the darkest colour; None: the largest."""
+    gamma: float = 1.0
+    """Colours follow (value / top) ** gamma, if no number is negative; below 1, small numbers are easier to see."""
+    last_apart: bool = False
+    """Whether a line separates the last row and the last column."""
+
+    @property
+    def cell(self) -> tuple[float, float]:
+        """Width and height of a cell in inches."""
+        rows, columns = self.values.shape
+        width, height = np.clip(MAX_WIDTH / columns, *CELL_WIDTHS), np.clip(MAX_HEIGHT / rows, *CELL_HEIGHTS)
+        return float(width), float(height)
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height of all cells in inches."""
+        (rows, columns), (width, height) = self.values.shape, self.cell
+        return columns * width, rows * height
+
+    @property
+    def has_upright_names(self) -> bool:
+        """Whether the names of columns are written from bottom to top, since they are wider than cells."""
+        return max((text_width(label(name)) for name in self.columns), default=0) > self.cell[0]
+
+    @property
+    def below(self) -> float:
+        """The height of what is written below the cells, in inches."""
+        names = max((text_width(label(name)) for name in self.columns), default=0) if self.has_upright_names else LINE
+        return names + LINE * (2 if self.column_title else 1)
+
+    def has_room(self, text: str) -> bool:
+        """Whether a text fits into a cell."""
+        width, height = self.cell
+        return height >= LINE and text_width(text) < width
+
+    def named(self, count: int, pitch: float) -> range:
+        """Return which of the rows or columns get their names: all, or every n-th and the last one set apart."""
+        step = int(np.ceil(LINE / pitch - 1e-9))
+        return range((count - 1) % step if self.last_apart else 0, count, step)
+
+
+def text_width(text: str) -> float:
+    """Return about how wide a text is, in inches."""
+    return len(text) * CHARACTER + 0.05
+
+
+def new_figure(table: HeatMap) -> tuple[Figure, Axes]:
+    """Return a figure whose axes have the size of all cells."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=table.size)
+    return figure, figure.add_axes((0, 0, 1, 1))
+
+
+def draw_heat_map(axes: Axes, table: HeatMap) -> AxesImage:
+    """Draw the matrix over the whole of the axes."""
+    from matplotlib.colors import Normalize, PowerNorm
+
+    rows, columns = table.values.shape
+    width, height = table.cell
+    top = table.top or float(np.nanmax(table.values, initial=0)) or 1.0
+    signed = bool((table.values < 0).any())
+    norm = Normalize(-top, top) if signed else PowerNorm(table.gamma, 0, top)
+    image = axes.imshow(table.values, cmap=SIGNED_SHADES if signed else SHADES, norm=norm, aspect="auto")
+    axes.spines[:].set_visible(False)
+    if min(width, height) >= LINED_CELL:
+        axes.set_xticks(np.arange(columns - 1) + 0.5, minor=True)
+        axes.set_yticks(np.arange(rows - 1) + 0.5, minor=True)
+        axes.grid(which="minor", color="white", linewidth=1.2)
+    axes.tick_params(which="both", length=0)
+    if table.last_apart:
+        axes.axhline(rows - 1.5, color=INK, linewidth=0.8)
+        axes.axvline(columns - 1.5, color=INK, linewidth=0.8)
+    write_names(axes, table)
+    if table.texts and table.has_room(max((text for row in table.texts for text in row), key=len)):
+        for (row, column), value in np.ndenumerate(table.values):
+            is_dark = abs(norm(value) - 0.5) > DARK_SIGNED if signed else norm(value) > DARK
+            axes.text(
+                column,
+                row,
+                table.texts[row][column],
+                color="white" if is_dark else INK,
+                fontsize=SMALL,
+                ha="center",
+                va="center_baseline",
+            )
+    return image
+
+
+def write_names(axes: Axes, table: HeatMap) -> None:
+    """Write names to the left and below, and totals to the right; where cells are small, every n-th."""
+    rows, columns = table.values.shape
+    width, height = table.cell
+    shown = table.named(rows, height)
+    axes.set_yticks(shown, [label(table.rows[row]) for row in shown])
+    for row in shown if table.totals else ():
+        axes.annotate(
+            table.totals[row],
+            (1, row),
+            (5, 0),
+            ("axes fraction", "data"),
+            "offset points",
+            color=MUTED,
+            fontsize=SMALL,
+            va="center_baseline",
+        )
+    axes.set_xlabel(table.column_title)
+    axes.set_ylabel(table.row_title)
+    if table.columns:
+        shown = table.named(columns, width if table.has_upright_names else max(width, LINE))
+        axes.set_xticks(
+            shown, [label(table.columns[column]) for column in shown], rotation=90 if table.has_upright_names else 0
+        )
+    else:
+        axes.tick_params("x", which="major", length=3)

@@ -1,0 +1,6 @@
+"""The papers' tables by one command: which runs they take, and our figures beside the paper's."""
+
+from fedwild.results.reproduction.outcome import Outcome, outcomes_of, result_table
+from fedwild.results.reproduction.plan import Entry, Plan, plan
+
+__all__ = ["Entry", "Outcome", "Plan", "outcomes_of", "plan", "result_table"]

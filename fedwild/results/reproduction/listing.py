@@ -1,0 +1,84 @@
+"""Which cells of the papers' tables can be run here, and what the others wait for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from fedwild.results.papers import Cell, Table
+from fedwild.results.pictures.drawing import counted
+from fedwild.results.tables import Cell as Shown
+from fedwild.results.tables import ResultTable, words
+
+KINDS = ("data", "method", "figure")
+
+HEADINGS = ("table", "cells", "runnable", *KINDS, "what it shows")
+
+
+def kind_of(cell: Cell) -> str:
+    """runnable, or what kind of thing is waited for first: data, method, figure."""
+    return "runnable" if cell.waiting is None else cell.waiting.partition(":")[0]
+
+
+def tables_listed(tables: Iterable[Table]) -> ResultTable:
+    """A row for each table, with numbers of cells."""
+    rows = []
+    for table in tables:
+        counts = Counter(kind_of(cell) for cell in table.cells)
+        numbers = [len(table.cells), counts["runnable"], *(counts[kind] for kind in KINDS)]
+        rows.append((words(table.name), *(_count(number) for number in numbers), words(table.caption)))
+    return ResultTable("cells that are runnable here, or wait for ...", HEADINGS, tuple(rows))
+
+
+def waiting_lines(tables: Iterable[Table]) -> list[str]:
+    """What is waited for, and in how many cells; what most wait for first."""
+    reasons = Counter(
+        reason for table in tables for cell in table.cells if cell.waiting for reason in cell.waiting.split("; ")
+    )
+    return [f"{reason} ({counted(cells, 'cell')})" for reason, cells in reasons.most_common()]
+
+
+def cells_listed(table: Table) -> ResultTable:
+    """A row for each combination of keys but the last, with the last key's values by what can be done with them."""
+    last = list(table.keys)[-1]
+    groups: dict[tuple[tuple[str, str], ...], dict[str, list[str]]] = {}
+    for cell in table.cells:
+        row = tuple((key, value) for key, value in cell.keys.items() if key != last)
+        groups.setdefault(row, {}).setdefault(cell.waiting or "runnable", []).append(cell.keys[last])
+    keys = [key for key in table.keys if key != last]
+    rows = [
+        (*(words(dict(row)[key]) for key in keys), words(", ".join(group.pop("runnable", []))), words(_waits(group)))
+        for row, group in groups.items()
+    ]
+    return ResultTable(
+        f"{table.name}: {table.caption}", (*keys, f"runnable here ({last})", "waiting"), tuple(rows), (table.note,)
+    )
+
+
+def described(table: Table) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "table": table.name,
+        "number": table.number,
+        "caption": table.caption,
+        "note": table.note,
+        "keys": table.keys,
+        "cells": [
+            {"keys": c.keys, "paper": c.value, "deviation": c.deviation, "unit": c.unit, "waiting": c.waiting}
+            for c in table.cells
+        ],
+    }
+
+
+def _waits(group: dict[str, list[str]]) -> str:
+    return "; ".join(f"{', '.join(values)} ({without_kinds(reason)})" for reason, values in group.items())
+
+
+def without_kinds(reason: str) -> str:
+    """What is waited for, without the words that say of what kind each thing is."""
+    return "; ".join(part.partition(": ")[2] or part for part in reason.split("; "))
+
+
+def _count(number: int) -> Shown:
+    return Shown(str(number) if number else "", values=(("", number),))

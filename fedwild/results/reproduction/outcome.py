@@ -1,0 +1,168 @@
+"""Our figures beside the paper's."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+from fedwild.results.batch import Planned
+from fedwild.core.errors import UserError
+from fedwild.results.pictures.drawing import counted
+from fedwild.results.reproduction.listing import without_kinds
+from fedwild.results.reproduction.plan import Entry, Plan
+from fedwild.runs.folder import RunFolder
+from fedwild.results.tables import Cell as Shown
+from fedwild.results.tables import ResultTable, words
+
+STAND_IN = "†"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a cell."""
+
+    entry: Entry
+    values: tuple[float, ...]
+    """Of each run that is done, in the paper's unit."""
+    problem: str | None
+    """Why there is no figure, if there is none."""
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        """Over seeds: the sample standard deviation."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.mean is None else self.mean - self.entry.cell.value
+
+    def described(self) -> dict[str, Any]:
+        """For programs."""
+        cell = self.entry.cell
+        return {
+            "keys": cell.keys,
+            "unit": cell.unit,
+            "paper": cell.value,
+            "paper_deviation": cell.deviation,
+            "ours": self.mean,
+            "deviation": self.deviation,
+            "difference": self.difference,
+            "values": list(self.values),
+            "runs": [str(run.folder) for run in self.entry.runs],
+            "stand_in": self.entry.stand_in,
+            "problem": self.problem,
+        }
+
+
+def outcomes_of(plan: Plan, failures: dict[str, UserError]) -> list[Outcome]:
+    """What the runs that are done say of every cell."""
+    results: dict[Any, dict[str, Any] | None] = {run.folder: _result(run) for run in plan.runs}
+    return [_outcome(entry, results, failures) for entry in plan.entries]
+
+
+def _result(run: Planned) -> dict[str, Any] | None:
+    """A finished run's result, with the figures that measures ask for."""
+    if not run.is_done:
+        return None
+    result = RunFolder.open(run.folder).result()
+    if result is not None and not (isinstance(result.get("metrics"), dict) and isinstance(result.get("by"), dict)):
+        path = run.folder / "result.json"
+        raise UserError(f"{str(path)!r} is damaged: delete it, then `fedwild resume {run.folder}`.")
+    return result
+
+
+def _outcome(entry: Entry, results: dict[Any, dict[str, Any] | None], failures: dict[str, UserError]) -> Outcome:
+    if not entry.runs:
+        return Outcome(entry, (), f"waits for {entry.cell.waiting}")
+    measure = entry.cell.measure
+    if measure is None:
+        return Outcome(entry, (), "a run has no such figure")
+    done = [result for run in entry.runs if (result := results[run.folder]) is not None]
+    if entry.stand_in and measure.part and any(measure.part not in result["by"] for result in done):
+        return Outcome(entry, (), f"{measure.part} is left out")
+    try:
+        values = tuple(value for result in done if not math.isnan(value := measure.of(result)))
+    except UserError as error:
+        return Outcome(entry, (), str(error))
+    if values:
+        return Outcome(entry, values, None)
+    failed = [str(failures[run.label]) for run in entry.runs if run.label in failures]
+    reason = f"failed: {failed[0]}" if failed else "not defined" if done else "not run yet"
+    return Outcome(entry, (), reason)
+
+
+def result_table(plan: Plan, outcomes: list[Outcome]) -> ResultTable:
+    """A row for each cell: its keys, the paper's figure, ours and the difference."""
+    keys = [key for key, values in plan.table.keys.items() if len(values) > 1] or list(plan.table.keys)
+    rows = [(*(words(outcome.entry.cell.keys[key]) for key in keys), *_figures(outcome)) for outcome in outcomes]
+    return ResultTable(_title(plan), (*keys, "paper", "ours", "difference"), tuple(rows), _notes(plan, outcomes))
+
+
+def _figures(outcome: Outcome) -> tuple[Shown, Shown, Shown]:
+    cell = outcome.entry.cell
+    unit = f" {cell.unit}" if cell.unit else ""
+    paper = Shown(
+        f"{_number(cell.value)}{_spread(cell.deviation)}{unit}",
+        values=(("", cell.value), ("deviation", cell.deviation)),
+    )
+    if outcome.mean is None:
+        reason = _short(outcome.problem or "")
+        return paper, Shown(reason, values=(("", None), ("deviation", None))), Shown("", values=(("", None),))
+    mark = STAND_IN if outcome.entry.stand_in else ""
+    done, runs = len(outcome.values), len(outcome.entry.runs)
+    mark += f" ({done} of {runs})" if done < runs else ""
+    ours = Shown(
+        f"{_number(outcome.mean)}{_spread(outcome.deviation)}{unit}{mark}",
+        values=(("", outcome.mean), ("deviation", outcome.deviation)),
+    )
+    return paper, ours, Shown(f"{outcome.difference:+.2f}", values=(("", outcome.difference),))
+
+
+def _title(plan: Plan) -> str:
+    number = f" (Table {plan.table.number})" if plan.table.number else ""
+    keys = plan.table.keys
+    fixed = [f"{key}={values[0]}" for key, values in keys.items() if len(values) == 1]
+    # Where nothing varies, the row itself has them.
+    chosen = f"; {', '.join(fixed)}" if fixed and len(fixed) < len(keys) else ""
+    return f"{plan.table.name}{number}: {plan.table.caption}{chosen}; at scale {plan.scale:g}"
+
+
+def _notes(plan: Plan, outcomes: list[Outcome]) -> tuple[str, ...]:
+    seeds = sorted({run.config.seed for run in plan.runs})
+    notes = [f"ours: seed {', '.join(map(str, seeds))}{'; ± is the sample deviation' if len(seeds) > 1 else ''}."]
+    if any(outcome.entry.cell.deviation is not None for outcome in outcomes):
+        notes.append(f"paper: {plan.table.spread}.")
+    if plan.scale != 1:
+        notes.append(
+            f"Scale {plan.scale:g}: rounds, or epochs where there is one round, are {plan.scale:g} times the paper's."
+        )
+    if plan.changed:
+        notes.append(f"Changed: {', '.join(plan.changed)}.")
+    others = dict.fromkeys(entry.stand_in for entry in plan.entries if entry.stand_in)
+    if others:
+        notes.append(f"{STAND_IN} not the paper's data: {'; '.join(others)}.")
+    if plan.reasons:
+        waits = [f"{without_kinds(reason)} ({counted(cells, 'cell')})" for reason, cells in plan.reasons.items()]
+        notes.append(f"Waiting: {'; '.join(waits)}.")
+    if plan.table.note:
+        notes.append(plan.table.note)
+    return tuple(notes)
+
+
+def _short(reason: str) -> str:
+    """What fits into a cell: all of it is told at the end, or in the notes."""
+    return "waits" if reason.startswith("waits") else reason if len(reason) <= 40 else f"{reason[:37]}..."
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _spread(deviation: float | None) -> str:
+    return "" if deviation is None else f" ± {deviation:.2f}"

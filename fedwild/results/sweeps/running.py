@@ -1,0 +1,131 @@
+"""A sweep from its first run to its table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedwild.results.batch import Planned, Progress, Watcher, carry_out
+from fedwild.results.comparison import Comparison, comparison, labelled
+from fedwild.results.comparison.notes import some
+from fedwild.core.errors import UserError
+from fedwild.runs.experiment import prepare
+from fedwild.lifecycle.rounds import Listener
+from fedwild.display.progress import WorkDisplay
+from fedwild.results.report import write_report
+from fedwild.runs.folder import RunFolder
+from fedwild.results.sweeps.axes import Combination
+from fedwild.results.sweeps.plan import Sweep, check_kept, each_checked
+from fedwild.results.sweeps.record import Record
+from fedwild.results.tables import FORMATS, ResultTable, write_table
+
+
+class Recording(Watcher):
+    """Keeps runs.csv up to date, and lets another watcher see."""
+
+    def __init__(self, record: Record, watcher: Watcher) -> None:
+        self._record = record
+        self._watcher = watcher
+        self._progress = Progress(0)
+
+    def begin(self, progress: Progress) -> None:
+        self._progress = progress
+        self.save()
+        self._watcher.begin(progress)
+
+    def run(self, planned: Planned, progress: Progress) -> Listener:
+        return self._watcher.run(planned, progress)
+
+    def ran(self, planned: Planned, progress: Progress, error: UserError | None) -> None:
+        self.save()
+        self._watcher.ran(planned, progress, error)
+
+    def save(self) -> None:
+        """Write what is known now."""
+        self._record.write_runs(self._progress.failures)
+
+
+def check_sweep(sweep: Sweep, record: Record, work: WorkDisplay | None = None) -> None:
+    """Everything that can be wrong before the first run: data, networks, and what is in the folder already."""
+    record.check_only_adds()
+    check_kept(sweep)
+    new = {run.combination.label for run in sweep.runs if not run.folder.exists()}
+    todo = {run.combination.label: run for run in sweep.first_runs() if run.combination.label in new}
+    places = {label: place for place, label in enumerate(todo)}
+
+    def check(item: Combination) -> None:
+        if work is not None:
+            work.tell("checking combinations", places[item.label], len(todo))
+        prepare(todo[item.label].planned.config, progress=work.download if work is not None else None)
+
+    each_checked([run.combination for run in todo.values()], check)
+
+
+def run_sweep(sweep: Sweep, record: Record, watcher: Watcher, workers: int | None = None) -> Progress:
+    """Do the runs that are not done; what fails is noted and stops no other."""
+    with in_use(sweep):
+        record.write_plan()
+        recording = Recording(record, watcher)
+        try:
+            return carry_out([run.planned for run in sweep.runs], recording, workers)
+        finally:
+            recording.save()
+
+
+@contextmanager
+def in_use(sweep: Sweep) -> Iterator[None]:
+    """Keep a second sweep out of the folder."""
+    folder = RunFolder(sweep.folder)
+    try:
+        sweep.folder.mkdir(parents=True, exist_ok=True)
+        folder.lock()
+    except OSError as error:
+        raise UserError(f"--out {str(sweep.folder)!r} cannot be made: {error.strerror or error}.") from None
+    except UserError:
+        raise UserError(
+            f"--out {str(sweep.folder)!r} is in use by another sweep: wait until it is done, or name another folder."
+        ) from None
+    try:
+        yield
+    finally:
+        folder.unlock()
+
+
+def compared_sweep(
+    sweep: Sweep,
+    record: Record,
+    metrics: Sequence[str] = (),
+    failures: Mapping[str, UserError] | None = None,
+    each_run: bool = False,
+) -> Comparison:
+    """The sweep's finished runs, of which there must be one: a row for each combination or for each run."""
+    by_row = [run for first in sweep.first_runs() for run in sweep.runs if run.combination is first.combination]
+    pairs = [(run, done) for run in by_row if (done := record.finished(run)) is not None]
+    labels = {done.path: run.planned.label if each_run else run.combination.label for run, done in pairs}
+    rows = labelled([done for _, done in pairs], labels, sweep.axes.varied())
+    return comparison(rows, metrics, [failure_note(failures or {})])
+
+
+def failure_note(failures: Mapping[str, UserError]) -> str | None:
+    """Which runs a table does not have."""
+    return f"Failed and left out: {some(failures)}." if failures else None
+
+
+def write_tables(sweep: Sweep, table: ResultTable) -> None:
+    """The table in the sweep's folder, in every format."""
+    for format in FORMATS:
+        write_table(table, sweep.folder / f"table.{format}")
+
+
+def write_reports(sweep: Sweep, record: Record, work: WorkDisplay) -> dict[Path, str]:
+    """The reports of finished runs that have none; why some could not be written, by run folder."""
+    missing = {}
+    waiting = [run for run in sweep.runs if record.finished(run) and not (run.folder / "report.html").exists()]
+    for number, run in enumerate(waiting):
+        work.tell("writing reports", number, len(waiting))
+        try:
+            write_report(run.folder)
+        except Exception as error:
+            missing[run.folder] = " ".join(str(error).split()) or type(error).__name__
+    return missing

@@ -1,0 +1,190 @@
+"""A table as text in each of the formats."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import math
+from collections.abc import Callable, Iterable
+from numbers import Integral
+from typing import Literal
+
+from rich.table import Table
+from rich.text import Text
+
+from fedwild.results.tables.model import Cell, ResultTable
+
+NAME_WIDTH = 20
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": r"$-$",
+    "<": r"$<$",
+    ">": r"$>$",
+    "≥": r"$\geq$",
+    "≤": r"$\leq$",
+    "…": r"\dots{}",
+    # After a line's end, a bracket or a star would be an argument of it.
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
+    "†": r"$\dagger$",
+    "β": r"$\beta$",
+    "Δ": r"$\Delta$",
+}
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><title>{title}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem }}
+.wide {{ overflow-x: auto }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums }}
+caption {{ font-weight: 600; font-size: 1.15rem; text-align: left; padding: .5rem 0 }}
+th, td {{ padding: .3rem .7rem; border-bottom: 1px solid #8886; text-align: left }}
+td.number, th.number {{ text-align: right }}
+p {{ margin: .4rem 0; opacity: .8 }}
+</style></head><body>
+{body}
+</body></html>
+"""
+
+
+def terminal_table(table: ResultTable) -> Table:
+    """For rich's console."""
+    shown = Table(title=Text(_one_line(table.title)) if table.title else None)
+    for column, heading in enumerate(table.headings):
+        justify: Literal["right", "left"] = "right" if table.is_number(column) else "left"
+        words = [word for row in table.rows for word in row[column].text.split()]
+        # Names are folded only where they would take the room of all others.
+        narrowest = min(max(map(len, words), default=1), NAME_WIDTH)
+        shown.add_column(Text(_one_line(heading)), justify=justify, overflow="fold", min_width=narrowest)
+    for row in table.rows:
+        shown.add_row(*(Text(_one_line(cell.text), style="bold" if cell.best else "") for cell in row))
+    return shown
+
+
+def csv_text(table: ResultTable) -> str:
+    """Numbers in full, a column for each; what is not defined is empty."""
+    split = [_names(table, column) for column in range(len(table.headings))]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(
+        [
+            _one_line(f"{heading} {name}".strip())
+            for heading, names in zip(table.headings, split, strict=True)
+            for name in names or [""]
+        ]
+    )
+    for row in table.rows:
+        line: list[str] = []
+        for cell, names in zip(row, split, strict=True):
+            values = dict(cell.values)
+            line += [_plain(values.get(name)) for name in names] if names else [_one_line(cell.text)]
+        writer.writerow(line)
+    return stream.getvalue()
+
+
+def markdown_text(table: ResultTable) -> str:
+    """A table as GitHub reads it."""
+    numbers = [table.is_number(column) for column in range(len(table.headings))]
+    lines = [f"**{_markdown(table.title)}**", ""] if table.title else []
+    lines.append(_pipes(_markdown(heading) for heading in table.headings))
+    lines.append(_pipes("--:" if number else "---" for number in numbers))
+    lines += [_pipes(_bold(cell, _markdown(cell.text), "**{}**") for cell in row) for row in table.rows]
+    lines += [f"\n{_markdown(note)}" for note in table.notes]
+    return "\n".join(lines) + "\n"
+
+
+def latex_text(table: ResultTable) -> str:
+    """A `table` with the booktabs package."""
+    columns = "".join("r" if table.is_number(column) else "l" for column in range(len(table.headings)))
+    lines = [r"\begin{table}", r"\centering"]
+    if table.title:
+        lines.append(rf"\caption{{{_latex(table.title)}}}")
+    lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    lines.append(" & ".join(_latex(heading) for heading in table.headings) + r" \\")
+    lines.append(r"\midrule")
+    for row in table.rows:
+        lines.append(" & ".join(_bold(cell, _latex(cell.text), r"\textbf{{{}}}") for cell in row) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    if table.notes:
+        lines.append(r"\par\smallskip\footnotesize " + " ".join(_latex(note) for note in table.notes))
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def html_fragment(table: ResultTable) -> str:
+    """The table alone, to be put into a page."""
+    numbers = [' class="number"' if table.is_number(column) else "" for column in range(len(table.headings))]
+    caption = f"<caption>{html.escape(table.title)}</caption>" if table.title else ""
+    head = "".join(
+        f"<th{number}>{html.escape(heading)}</th>" for heading, number in zip(table.headings, numbers, strict=True)
+    )
+    lines = [f'<div class="wide"><table>{caption}<thead><tr>{head}</tr></thead><tbody>']
+    for row in table.rows:
+        cells = (
+            f"<td{number}>{_bold(cell, html.escape(cell.text), '<strong>{}</strong>')}</td>"
+            for cell, number in zip(row, numbers, strict=True)
+        )
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    lines.append("</tbody></table></div>")
+    lines += [f"<p>{html.escape(note)}</p>" for note in table.notes]
+    return "\n".join(lines)
+
+
+def html_text(table: ResultTable) -> str:
+    """A page of its own that needs nothing else."""
+    return PAGE.format(title=html.escape(table.title or "results"), body=html_fragment(table))
+
+
+FORMATS: dict[str, Callable[[ResultTable], str]] = {
+    "html": html_text,
+    "csv": csv_text,
+    "tex": latex_text,
+    "md": markdown_text,
+}
+
+
+def _names(table: ResultTable, column: int) -> list[str]:
+    """What the numbers of a column are called, in the order in which they first come."""
+    return list(dict.fromkeys(name for row in table.rows for name, _ in row[column].values))
+
+
+def _plain(value: float | int | None) -> str:
+    """In full; also what only behaves like a number of Python's, such as NumPy's."""
+    if value is None or not math.isfinite(value):
+        return ""
+    return str(int(value)) if isinstance(value, Integral) else repr(float(value))
+
+
+def _bold(cell: Cell, text: str, pattern: str) -> str:
+    return pattern.format(text) if cell.best and text else text
+
+
+def _pipes(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown(text: str) -> str:
+    for mark in "\\|*_`<[]~$&":
+        text = text.replace(mark, f"\\{mark}")
+    # Stars beside a blank are not bold.
+    return _one_line(text).strip()
+
+
+def _latex(text: str) -> str:
+    return "".join(LATEX.get(character, character) for character in _one_line(text))
+
+
+def _one_line(text: str) -> str:
+    """Line ends and control characters would end a row, or the whole file."""
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -1,0 +1,191 @@
+"""A run's figures as TensorBoard reads them: while the run goes, or from its log afterwards."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedwild.core.toml import read_toml
+from fedwild.core.errors import UserError
+from fedwild.lifecycle.rounds import Listener
+from fedwild.runs.events import read_events
+from fedwild.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import FileWriter
+
+TENSORBOARD = "tensorboard"
+"""The folder inside a run's own."""
+
+
+class Scalars:
+    """What a run's events, in their order, say in numbers. The step is the round, counted from 1."""
+
+    def __init__(self, by_client: bool = False) -> None:
+        self._by_client = by_client
+        self._rounds = 0
+        self._measured = False
+        self._bytes = {"bytes/up": 0, "bytes/down": 0}
+
+    def of(self, event: Mapping[str, Any]) -> dict[str, float]:
+        """The figures that this event adds, by name; those that are not defined are left out."""
+        figures: dict[str, Any] = {}
+        if event["event"] in ("start", "resume"):
+            self._rounds = event["rounds"]
+        elif event["event"] == "round-start":
+            self._measured, self._bytes = False, dict.fromkeys(self._bytes, 0)
+        elif event["event"] in ("client", "client-failed"):
+            figures = self._client(event)
+        elif event["event"] == "round":
+            figures = self._round(event)
+        elif event["event"] == "end" and not self._measured:
+            # A run whose last round was not needed is measured at its very end.
+            figures = named(event["metrics"])
+        return {name: value for name, value in figures.items() if value is not None}
+
+    def step(self, event: Mapping[str, Any]) -> int:
+        """The round that an event is of; for the run's end the last one."""
+        return int(event["index"]) + 1 if "index" in event else self._rounds
+
+    def _client(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        self._bytes["bytes/up"] += event["bytes_up"]
+        self._bytes["bytes/down"] += event["bytes_down"]
+        loss = event.get("info", {}).get("loss")
+        return {f"client_loss/{event['client']}": loss} if self._by_client and isinstance(loss, float) else {}
+
+    def _round(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        self._measured = event["metrics"] is not None
+        seconds = {"seconds/training": event["seconds"], "seconds/evaluation": event["evaluation_seconds"]}
+        return {"loss": event["loss"], **named(event["metrics"] or {}), **seconds, **self._bytes}
+
+
+class EventFile:
+    """A run's event file in a folder. It is written anew from the log, then goes on with what is added."""
+
+    def __init__(self, run: RunFolder, folder: Path, by_client: bool = False) -> None:
+        self._scalars = Scalars(by_client)
+        events = without_lost_ends(read_events(run.events))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # What was written before may hold rounds that were lost in a crash and done again.
+            for old in folder.glob("events.out.tfevents.*"):
+                old.unlink()
+            self._writer: FileWriter = file_writer()(str(folder))
+        except OSError as error:
+            raise UserError(f"{str(folder)!r} cannot be written: {error.strerror or error}.") from error
+        self._describe(run, events[0]["time"] if events else time.time())
+        for event in events:
+            self.add(event)
+        self._writer.flush()
+
+    def _describe(self, run: RunFolder, when: float) -> None:
+        """The run's settings, as a text and as hyperparameters."""
+        from torch.utils.tensorboard.summary import hparams, text
+
+        self._writer.add_summary(text("config.toml", f"```toml\n{run.config_text()}```"), walltime=when)
+        # Without a list of columns of our own, TensorBoard shows those of all runs that it finds.
+        _, start, self._end = hparams(hyperparameters(read_toml(run.path / "config.toml")), {})
+        self._writer.add_summary(start, walltime=when)
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Write what an event says, at the time at which it happened."""
+        from torch.utils.tensorboard.summary import scalar
+
+        for name, value in self._scalars.of(event).items():
+            self._writer.add_summary(scalar(name, value), self._scalars.step(event), event["time"])
+        if event["event"] == "end":
+            self._writer.add_summary(self._end, walltime=event["time"])
+        if event["event"] in ("round", "end"):
+            self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Tracker:
+    """A run's listener that writes its event file and passes everything on."""
+
+    def __init__(self, listener: Listener, run: Path | None = None) -> None:
+        self._listener, self._run = listener, run
+        self._file: EventFile | None = None
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        self._listener(event)
+        if event["event"] == "folder":
+            self._run = Path(event["path"])
+        elif event["event"] in ("start", "resume") and self._run is not None:
+            # The log has this event already, and all before it.
+            self._file = EventFile(RunFolder.open(self._run), self._run / TENSORBOARD)
+        elif self._file is not None:
+            self._file.add(event)
+
+    @property
+    def began(self) -> bool:
+        """Whether the run has told anything to be written."""
+        return self._file is not None
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+@contextmanager
+def tracked(listener: Listener, wanted: bool, run: Path | None = None) -> Iterator[Listener]:
+    """The listener, with an event file beside it if one is wanted. `run` is the folder of a run that is there."""
+    if not wanted:
+        yield listener
+        return
+    file_writer()
+    tracker = Tracker(listener, run)
+    try:
+        yield tracker
+        if run is not None and not tracker.began:
+            # It was finished already.
+            write_event_file(RunFolder.open(run), run / TENSORBOARD)
+    finally:
+        tracker.close()
+
+
+def write_event_file(run: RunFolder, folder: Path, by_client: bool = False) -> None:
+    """Write the event file of a run, finished or not, as its log has it now."""
+    EventFile(run, folder, by_client).close()
+
+
+def file_writer() -> type[FileWriter]:
+    """What writes event files; a `UserError` says how to install it."""
+    try:
+        from torch.utils.tensorboard import FileWriter
+    except ImportError as error:
+        raise UserError("TensorBoard is not installed: pip install 'fedwild[track]'.") from error
+    return FileWriter
+
+
+def without_lost_ends(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events without the end of a run that was taken up again, by hand, at an earlier round."""
+    kept: list[dict[str, Any]] = []
+    for event in events:
+        if event["event"] == "resume" and kept and kept[-1]["event"] == "end":
+            kept.pop()
+        kept.append(event)
+    return kept
+
+
+def named(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"metrics/{name}": value for name, value in metrics.items()}
+
+
+def hyperparameters(tables: Mapping[str, Any], prefix: str = "") -> dict[str, str | float]:
+    """Settings under their full names, such as method.lr; what is neither number nor text as JSON."""
+    flat: dict[str, str | float] = {}
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            flat |= hyperparameters(value, f"{prefix}{key}.")
+        elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            flat[prefix + key] = value
+        else:
+            flat[prefix + key] = json.dumps(value, default=str)
+    return flat

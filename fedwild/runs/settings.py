@@ -1,0 +1,60 @@
+"""Settings of a run that belong to no component: who takes part, how the model is measured, where clients run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fedwild.core.settings import Settings
+
+
+class FederationSettings(Settings):
+    """Who takes part, and what the run starts from."""
+
+    clients: int | None = Field(None, ge=1, description="number of clients (10, or as many as the data says)")
+    participation: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in a round, drawn at random")
+    min_clients: int = Field(1, ge=1, description="a round fails if fewer clients reply")
+    arrivals: dict[str, Annotated[int, Field(ge=0, strict=True)] | Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=dict,
+        description="client name = the round (from 0) or the phase in which it arrives",
+    )
+    start_from: str | None = Field(
+        None, min_length=1, description="folder of a finished run, whose global model is the initial model of this run"
+    )
+
+
+class EvaluationSettings(Settings):
+    """When and how the model is measured."""
+
+    every: int = Field(1, ge=0, description="rounds between evaluations; 0 evaluates only at the end")
+    accept: float = Field(0.95, gt=0, le=1, description="share of known validation samples that the threshold accepts")
+
+
+class EngineSettings(Settings):
+    """Where clients run. You can resume a run with another engine; the number of workers never changes the result."""
+
+    name: Literal["local", "ray", "flower"] = Field(
+        "local", description="local: processes on this machine; ray: a Ray cluster; flower: real sites (coordinate)"
+    )
+    workers: int | None = Field(None, ge=0, le=256, description="worker processes (one per core); 0 = in this process")
+    device: str = Field("cpu", description="cpu, cuda, cuda:0 ...")
+    max_reply_mb: float = Field(1024, gt=0, description="larger replies are rejected")
+    address: str | None = Field(
+        None, min_length=1, description="ray: address of the cluster, such as auto; without it, a new one on this machine"
+    )
+    superlink: str | None = Field(
+        None, min_length=1, description="flower: HOST:PORT of a SuperLink that already runs on this machine"
+    )
+    listen: str | None = Field(
+        None, min_length=1, description="flower: HOST:PORT on which the coordinator listens for sites, unless superlink is set"
+    )
+    certificates: str | None = Field(
+        None, min_length=1, description="flower: folder made by `fedwild flower keys`; without it, connections have no TLS"
+    )
+    wait: float = Field(
+        600, gt=0, description="flower: seconds to wait for sites, at the start or when too few are connected"
+    )
+    answer_within: float | None = Field(
+        None, gt=0, description="flower: seconds that a site has for a job; without it, no limit while it is connected"
+    )

@@ -1,0 +1,51 @@
+"""Flower's ClientApp: passes each message to the site server and returns its answer.
+
+Flower starts a process for every message. With `fedwild site`, a site server with torch imported and the data in memory
+is running already, and this process imports neither. With a plain `flower-supernode`, this process creates a site server
+for the one message.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedwild.sites.envelope import Envelope, read, write
+from fedwild.sites.records import from_record, to_record
+from fedwild.sites.transport import connect
+
+app = ClientApp()
+
+
+@app.query()
+def answer(message: Message, context: Context) -> Message:
+    """Return the site's answer to a message."""
+    envelope = from_record(message.content)
+    node = context.node_config
+    reply = over_socket(str(node["socket"]), envelope) if "socket" in node else in_this_process(node, envelope)
+    return Message(to_record(reply), reply_to=message)
+
+
+def over_socket(path: str, envelope: Envelope) -> Envelope:
+    """Return the answer of the site server that is running at this site."""
+    with connect(path) as connection:
+        write(connection, envelope)
+        return read(connection)
+
+
+def in_this_process(node: Any, envelope: Envelope) -> Envelope:
+    """Return the answer of a site server created for this message from the site's `--node-config`."""
+    from fedwild.engines.threads import single_thread
+    from fedwild.sites.site import default_folder
+    from fedwild.sites.site_server import SiteServer
+
+    missing = [key for key in ("name", "data") if key not in node]
+    if missing:
+        raise ValueError(f'--node-config lacks {missing[0]}: write \'name="hospital-a" data="/path/to/data"\'')
+    single_thread()
+    name = str(node["name"])
+    folder = Path(str(node["folder"])) if "folder" in node else default_folder(name)
+    return SiteServer(name, str(node["data"]), folder, device=str(node.get("device", "cpu"))).answer(envelope)

@@ -1,0 +1,236 @@
+"""`fedwild site`: a site server with this site's data, and Flower's SuperNode, which connects to the coordinator."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedwild.core.errors import BadReply, UserError
+from fedwild.core.temporary import temporary_folder
+from fedwild.data import DataSettings, load
+from fedwild.engines.threads import single_thread
+from fedwild.sites.envelope import Closed, read, write
+from fedwild.sites.keys import SITE_NAME, check_site_key
+from fedwild.sites.processes import Child, free_port, last_line, split_address, unresolved
+from fedwild.sites.site_server import SiteServer
+from fedwild.sites.transport import listen
+
+CONNECTED = "SuperNode ID:"
+"""Flower's SuperNode prints this when it is connected."""
+REJECTED = "[code:"
+"""Begins the SuperLink's reason when it rejects a node."""
+GIVEN_UP = "Giving up reconnection"
+"""A SuperNode prints this when it stops trying, although its process does not end."""
+RESTART_SECONDS = 3.0
+RECONNECT_SECONDS = 120.0
+"""How long a site tries to reconnect: after a kill, it counts as connected for about a minute and is rejected."""
+CONNECTED_FILE = "connected"
+"""This file in a site's folder shows that a coordinator has admitted the site before."""
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class SiteOptions:
+    """The options of `fedwild site`."""
+
+    superlink: str
+    data: str
+    name: str
+    key: Path | None = None
+    authority: Path | None = None
+    """The certificate of the authority that signed the coordinator's certificate; None for no TLS."""
+    folder: Path | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    device: str = "cpu"
+    wait: float = 60.0
+    """Seconds to wait for the coordinator at the start."""
+
+
+def run_site(options: SiteOptions, tell: Tell) -> None:
+    """Serve until interrupted. Wrong options are rejected before anything is started."""
+    check_options(options)
+    folder = (options.folder or default_folder(options.name)).resolve()
+    with contextlib.ExitStack() as cleanup:
+        cleanup.enter_context(locked(folder))
+        single_thread()
+        server = SiteServer(options.name, options.data, folder, options.labels, options.device, tell)
+        home = cleanup.enter_context(temporary_folder())
+        check_coordinator(options, tell)
+        serve(server, home / "socket")
+        tell(f"site {options.name} with {options.data}; state in {folder}")
+        stay_connected(options, home, folder / "supernode.log", tell)
+
+
+def check_options(options: SiteOptions) -> None:
+    """Reject an invalid name, missing files, and data that cannot be read."""
+    if not SITE_NAME.fullmatch(options.name) or options.name in {".", ".."}:
+        raise UserError(f"--name {options.name!r} is not allowed: use letters, digits, '.', '_', '+' and '-' only.")
+    for option, path in (("--key", options.key), ("--ca", options.authority)):
+        if path is not None and not path.is_file():
+            raise UserError(f"{option} {str(path)!r}: the file does not exist.")
+    if options.key is not None and options.authority is None:
+        raise UserError(f"--key {str(options.key)!r} needs TLS: give the authority's certificate with --ca.")
+    if options.key is not None:
+        check_site_key(options.key)
+    split_address(options.superlink, "--superlink")
+    try:
+        load(DataSettings(name=options.data))
+    except UserError as error:
+        # The coordinator's settings may give images of different sizes one shape.
+        if "data.size" not in str(error):
+            raise UserError(*(problem.replace("data.name=", "--data ") for problem in error.problems)) from error
+
+
+def default_folder(name: str) -> Path:
+    """Return the default folder for a site's identity and state."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "fedwild" / "sites" / name
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Prevent a second process from running as the same site."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        lock = open(folder / ".lock", "w")  # noqa: SIM115  (held while the site runs)
+    except OSError as error:
+        raise UserError(f"--folder {str(folder)!r} cannot be used: {error.strerror or error}.") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(
+                f"--folder {str(folder)!r} is in use by another process: check whether this site already runs."
+            ) from error
+        yield
+
+
+def check_coordinator(options: SiteOptions, tell: Tell) -> None:
+    """Wait until the coordinator answers. Reject a wrong certificate at once."""
+    end, waiting = time.monotonic() + options.wait, False
+    while (problem := connection_problem(options)) is not None:
+        if time.monotonic() > end:
+            raise UserError(problem)
+        if not waiting:
+            tell(f"waiting for the coordinator at {options.superlink}")
+            waiting = True
+        time.sleep(0.5)
+
+
+def connection_problem(options: SiteOptions) -> str | None:
+    """Return why the coordinator does not answer yet, or None if it does. Raises if waiting cannot help."""
+    host, port = split_address(options.superlink, "--superlink")
+    where = f"--superlink {options.superlink!r}"
+    try:
+        with socket.create_connection((host, port), 5.0) as plain:
+            if options.authority is None:
+                return _plain_problem(plain, where)
+            context = ssl.create_default_context(cafile=str(options.authority))
+            with context.wrap_socket(plain, server_hostname=host):
+                return None
+    except ssl.SSLCertVerificationError as error:
+        authority = f"--ca {str(options.authority)!r}"
+        raise UserError(f"{where}: its certificate does not pass {authority}: {error.verify_message}.") from error
+    except ssl.SSLError as error:
+        raise UserError(f"{where} does not use TLS, or --ca is not a certificate ({error.reason}).") from error
+    except (socket.gaierror, UnicodeError):
+        # Worth waiting for: a machine that has just started may have no network yet.
+        return unresolved(host, where)
+    except OSError:
+        return f"{where} does not answer: check that the coordinator runs and that its port is open."
+
+
+def _plain_problem(connection: socket.socket, where: str) -> str | None:
+    """Check that a coordinator without TLS answers an HTTP request with plain HTTP."""
+    connection.settimeout(5.0)
+    connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+    try:
+        answer = connection.recv(5)
+    except TimeoutError:
+        return f"{where} accepts connections but does not answer: check that it is the coordinator."
+    except OSError:
+        answer = b""
+    if not answer.startswith(b"HTTP"):
+        raise UserError(f"{where} requires TLS: give the authority's certificate with --ca.")
+    return None
+
+
+def serve(server: SiteServer, path: Path) -> None:
+    """Answer requests at a socket, one after the other, in a background thread."""
+    listening = listen(path)
+
+    def answer_requests() -> None:
+        while True:
+            connection, _ = listening.accept()
+            try:
+                with connection:
+                    write(connection, server.answer(read(connection)))
+            except (OSError, Closed, BadReply):
+                continue
+            except Exception as problem:
+                server.tell(f"a request could not be answered: {type(problem).__name__}: {problem}")
+
+    threading.Thread(target=answer_requests, daemon=True, name="site-server").start()
+
+
+def stay_connected(options: SiteOptions, home: Path, log: Path, tell: Tell) -> None:
+    """Keep a SuperNode running. It is restarted when the coordinator was, and ends with us."""
+    was_connected, connected_file = False, log.with_name(CONNECTED_FILE)
+    give_up = time.monotonic() + (RECONNECT_SECONDS if connected_file.exists() else 0.0)
+    while True:
+        log.unlink(missing_ok=True)
+        child = Child(supernode_command(options, home), log, home)
+        try:
+            if connects(child):
+                was_connected = True
+                connected_file.touch()
+                tell(f"connected to {options.superlink}")
+                while child.code is None and GIVEN_UP not in child.output_tail():
+                    time.sleep(1.0)
+        finally:
+            child.stop()
+        output = child.output()
+        if REJECTED in output and not was_connected and time.monotonic() < give_up:
+            tell("the coordinator rejects this site as already connected; trying again")
+            time.sleep(RESTART_SECONDS)
+            continue
+        if REJECTED in output and not was_connected:
+            reason = next(line for line in output.splitlines() if REJECTED in line).strip()[:200]
+            raise UserError(
+                f"--superlink {options.superlink!r} rejected this site ({reason}): the public part of --key must be in "
+                f"the coordinator's --certificates folder, as sites/{options.name}.pub."
+            )
+        if not was_connected:
+            raise UserError(f"Flower's SuperNode did not connect to {options.superlink}: {last_line(child)}")
+        tell("connection lost; trying again")
+        time.sleep(RESTART_SECONDS)
+
+
+def connects(child: Child) -> bool:
+    """Wait until a SuperNode is connected (True) or has ended (False)."""
+    while child.code is None and GIVEN_UP not in child.output_tail():
+        if CONNECTED in child.output():
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def supernode_command(options: SiteOptions, home: Path) -> list[str]:
+    """Return the command of this site's SuperNode."""
+    tls = ["--insecure"] if options.authority is None else ["--root-certificates", str(options.authority.resolve())]
+    key = [] if options.key is None else ["--auth-supernode-private-key", str(options.key.resolve())]
+    return [
+        *("flower-supernode", "--superlink", options.superlink, *tls, *key),
+        *("--host", "127.0.0.1", "--port", str(free_port())),
+        *("--node-config", f"socket={json.dumps(str(home / 'socket'))}"),
+    ]

@@ -1,0 +1,42 @@
+"""Distillation: one network learns to answer as a predictor does, on unlabelled samples (FedOV, Appendix B.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedwild.training.corrections import ClientCorrection
+from fedwild.data.samples import Samples
+from fedwild.core.settings import Settings
+from fedwild.models import Network
+from fedwild.training.objectives import Objective
+from fedwild.contract import Predictor
+from fedwild.core.rng import Rng
+from fedwild.training.loop import LocalTraining, Trained, train
+
+TEACHING_BATCH = 256
+
+
+def distil(teacher: Predictor, student: Network, samples: Samples, settings: LocalTraining, rng: Rng) -> Trained:
+    """Train `student` in place towards the teacher's probabilities; it has an output for each class they are over."""
+    numbered = Samples(samples.x, torch.arange(len(samples)), samples.index, samples.mean, samples.std)
+    device = next(student.parameters()).device
+    batches = (x.to(device) for x, _ in numbered.batches(TEACHING_BATCH))
+    targets = torch.cat([teacher.predict(x).logits.softmax(dim=1) for x in batches])
+    return train(student, numbered, settings, Imitation(targets), ClientCorrection(), rng)
+
+
+class Imitation(Objective):
+    """KL(targets || student), where a sample's label is its row in the targets (m, K)."""
+
+    name = "imitation"
+
+    def __init__(self, targets: Tensor, params: Any = None) -> None:
+        super().__init__(params or Settings())
+        self.targets = targets
+
+    def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        return F.kl_div(model(x).log_softmax(dim=1), self.targets[y], reduction="batchmean")

@@ -1,0 +1,10 @@
+"""Local losses: what a client minimises."""
+
+from fedwild.training.objectives.balanced import Balanced
+from fedwild.training.objectives.base import OBJECTIVES, Objective
+from fedwild.training.objectives.ce import CrossEntropy
+from fedwild.training.objectives.outlier_aware import OutlierAware
+from fedwild.training.objectives.proser import Proser
+from fedwild.training.objectives.prototype_contrast import PrototypeContrast
+
+__all__ = ["OBJECTIVES", "Balanced", "CrossEntropy", "Objective", "OutlierAware", "Proser", "PrototypeContrast"]

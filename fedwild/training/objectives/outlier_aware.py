@@ -1,0 +1,50 @@
+"""FedOV's local objective. Diao, Li, He: Towards addressing label skews in one-shot federated learning. ICLR 2023.
+
+PROSER's terms, and outliers that need no second class: destroyed samples x' (section 3.4) and the same moved
+adversarially to where the model takes them for known, x'' (section 3.5).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedwild.models import Network
+from fedwild.training.objectives.base import OBJECTIVES
+from fedwild.training.objectives.proser import Proser
+from fedwild.openset.adversarial import enhance
+from fedwild.openset.outliers import OUTLIERS
+
+Generator = Literal["destruction", "uniform", "crop", "blur", "erase", "paste", "swap", "rotate", "cutpaste", "mixture"]
+
+
+@OBJECTIVES.add("outlier-aware")
+class OutlierAware(Proser):
+    """PROSER with destroyed samples and adversarially enhanced ones as unknown (FedOV's local loss)."""
+
+    class Params(Proser.Params):
+        outliers: Generator = Field("destruction", description="how x' is made from x")
+        destroyed: bool = Field(True, description="count CE(f(x'), unknown)")
+        enhanced: bool = Field(True, description="count CE(f(x''), unknown)")
+        steps: int = Field(5, ge=0, description="adversarial steps from x' to x''")
+        step_size: float = Field(0.002, ge=0, description="length of an adversarial step, inputs being in [0, 1]")
+
+    params: Params
+
+    def check(self, model: Network) -> None:
+        super().check(model)
+        OUTLIERS[self.params.outliers].check(model.input_shape)
+
+    def outliers(self, model: Network, x: Tensor, generator: torch.Generator) -> list[Tensor]:
+        """x' and x'' of a batch, as far as they count."""
+        batches: list[Tensor] = []
+        if self.params.destroyed or self.params.enhanced:
+            destroyed = OUTLIERS[self.params.outliers](x, generator)
+            if self.params.destroyed:
+                batches.append(destroyed)
+            if self.params.enhanced:
+                batches.append(enhance(model, destroyed, self.params.steps, self.params.step_size))
+        return batches

@@ -1,0 +1,149 @@
+"""The contract carries what the published methods need: each sketch is one demand, run through the real engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedwild.core.classes import ClassRegistry
+from fedwild.contract.engine import Job
+from fedwild.engines.executor import Executor
+from fedwild.core.payload import Payload
+from fedwild.contract import Server, Step
+from fedwild.core.rng import Rng
+from fedwild.runs.events import read_events
+from fedwild.contract.task import Task
+from tests.sketches import ToyProx, ToyScaffold
+from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset, tiny_experiment
+
+assert ToyProx and ToyScaffold  # registered by being imported
+
+SKETCHES = ["GrowingHead", "HeadBank", "PrototypesOnly", "Newcomer", "Masked"]
+
+
+@pytest.fixture
+def data() -> Any:
+    return tiny_dataset(classes=3)
+
+
+def final(folder: Path) -> Payload:
+    return Payload.read(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("sketch", SKETCHES)
+def test_every_sketch_is_bit_equal_for_any_number_of_workers(sketch: str, data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 3), unlabelled=[2, 6, 10, 14])
+    for workers in (0, 2):
+        run_tiny(tmp_path / str(workers), f"tests.sketches:{sketch}", data, split, workers=workers)
+    assert model_bytes(tmp_path / "0") == model_bytes(tmp_path / "2")
+
+
+@pytest.mark.parametrize("correction", ["toy-prox", "toy-scaffold"])
+def test_a_correction_changes_fedavg_and_keeps_its_state(correction: str, data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 3, even_shares(data, 3, 3))
+    run_tiny(tmp_path / "plain", "fedavg", data, split, {"method": {"rounds": 3}})
+    for workers in (0, 2):
+        settings = {"correction": {"name": correction}, "method": {"rounds": 3}}
+        run_tiny(tmp_path / str(workers), "fedavg", data, split, settings, workers=workers)
+    assert model_bytes(tmp_path / "0") == model_bytes(tmp_path / "2")
+    assert model_bytes(tmp_path / "0") != model_bytes(tmp_path / "plain")
+    states = list((tmp_path / "0" / "clients").glob("*/*.safetensors"))
+    assert bool(states) == (correction == "toy-scaffold")
+
+
+def test_a_proximal_term_of_zero_is_fedavg_bit_for_bit(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 3, even_shares(data, 3, 2))
+    run_tiny(tmp_path / "plain", "fedavg", data, split)
+    run_tiny(tmp_path / "prox", "fedavg", data, split, {"correction": {"name": "toy-prox", "mu": 0.0}})
+    assert final(tmp_path / "plain").tensors.keys() == final(tmp_path / "prox").tensors.keys()
+    for name, tensor in final(tmp_path / "plain").tensors.items():
+        assert torch.equal(tensor, final(tmp_path / "prox").tensors[name])
+
+
+def test_a_head_grows_after_an_exchange_and_the_registry_remembers(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 2), unlabelled=[2, 6, 10])
+    result = run_tiny(tmp_path / "run", "tests.sketches:GrowingHead", data, split)
+    assert result["classes"] == ["class-0", "class-1", "novel-1"]
+    assert final(tmp_path / "run").group("model")["head.weight"].shape[0] == 3
+    entry = final(tmp_path / "run").info["classes"][2]
+    assert entry == {"name": "novel-1", "origin": "discovered", "since": 2, "stage": 0, "samples": {}}
+
+
+def test_personal_heads_stay_at_their_clients_and_the_bank_is_a_snapshot(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 3))
+    run_tiny(tmp_path / "run", "tests.sketches:HeadBank", data, split, {"method": {"rounds": 3}})
+    seen = [e["info"]["bank"] for e in read_events(tmp_path / "run" / "events.jsonl") if e["event"] == "client"]
+    everyone = ["client-00", "client-01", "client-02"]
+    assert seen[:3] == [[], [], []]
+    assert seen[3:] == [everyone] * 6
+    assert final(tmp_path / "run").group("bank/client-01")["weight"].tolist() == [2.0, 2.0]
+
+
+def test_prototypes_alone_make_a_personal_predictor(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 3, even_shares(data, 3, 2))
+    result = run_tiny(tmp_path / "run", "tests.sketches:PrototypesOnly", data, split)
+    assert set(result["by"]) == {"client-00", "client-01"}
+    assert result["metrics"]["closed_accuracy"] == 1.0
+
+
+def test_a_late_client_brings_labels_by_name(data: Any, tmp_path: Path) -> None:
+    rows = {c: [i for i, y in enumerate(data.y_train.tolist()) if y == c] for c in range(3)}
+    split = split_by(data, 2, [rows[0][:6] + rows[1][:6], rows[0][6:] + rows[1][6:], rows[1][:3] + rows[2]])
+    settings = {"federation": {"arrivals": {"client-02": 2}}}
+    result = run_tiny(tmp_path / "run", "tests.sketches:Newcomer", data, split, settings)
+    assert result["classes"] == ["class-0", "class-1", "class-2"]
+    events = [e for e in read_events(tmp_path / "run" / "events.jsonl") if e["event"] == "round"]
+    assert [e["participants"] for e in events][:3] == [["client-00", "client-01"]] * 2 + [["client-02"]]
+    info = [e["info"] for e in read_events(tmp_path / "run" / "events.jsonl") if e.get("client") == "client-02"]
+    assert [i["samples"] for i in info] == [3, 12, 12]  # the new labels count once the server knows their name
+
+
+def test_packed_bits_travel_beside_the_weights(data: Any, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 2))
+    run_tiny(tmp_path / "run", "tests.sketches:Masked", data, split)
+    run_tiny(tmp_path / "plain", "fedavg", data, split)
+    masked = final(tmp_path / "run")
+    assert masked.group("mask")["client-00"].dtype == torch.uint8
+    for name, tensor in final(tmp_path / "plain").group("model").items():
+        assert torch.equal(tensor, masked.group("model")[name])
+
+
+def test_labels_are_numbered_by_the_servers_names_whatever_the_data_sets_own_ids() -> None:
+    data = tiny_dataset(classes=3)
+    order = np.array([2, 0, 3, 1])
+    ids = torch.as_tensor(np.argsort(order))
+    names = tuple(data.classes[i] for i in order)
+    renumbered = replace(data, classes=names, y_train=ids[data.y_train], y_test=ids[data.y_test])
+    assert not torch.equal(data.y_train, renumbered.y_train)
+    split = split_by(data, 3, even_shares(data, 3, 2))
+    labels = []
+    for dataset in (data, renumbered):
+        experiment = tiny_experiment("fedavg", dataset, split)
+        executor = Executor(dataset, split, experiment.config.data, experiment.method, experiment.task, 0, Path(), Path())
+        labels.append(executor.client(Job("local", Step("train", 0, 0), "", "client-00", split.known)).train.y)
+    assert torch.equal(labels[0], labels[1])
+
+
+def test_a_server_comes_back_from_its_payload() -> None:
+    server = Server(Task((4,), "mlp"), ClassRegistry.of(["a", "b"]), Step("x", 1, 3), Rng(5), ("c1", "c2"))
+    server.state = Payload.of(model={"w": torch.ones(2)}, info={"lambda": [0.5]})
+    server.thresholds = {"*": -0.25}
+    copy = Server.from_payload(Payload.decode(server.to_payload().encode()), server.task, server.rng)
+    assert copy.classes == server.classes
+    assert copy.clients == server.clients
+    assert copy.thresholds == server.thresholds
+    assert copy.state.info == server.state.info
+    assert torch.equal(copy.state.group("model")["w"], torch.ones(2))
+
+
+def test_what_the_display_shows_of_a_reply_is_logged_however_much_else_a_client_says() -> None:
+    from fedwild.lifecycle.rounds import told
+
+    info = {f"key-{i}": i for i in range(150)} | {"samples": 7, "loss": 0.5}
+    logged = told(info)
+    assert (logged["samples"], logged["loss"], len(logged)) == (7, 0.5, 100)

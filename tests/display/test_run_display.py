@@ -1,0 +1,203 @@
+"""What people see: figures, tables and the progress of a run."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fedwild.display.run_display import RunDisplay, metrics_table, percent, result_table, size
+
+RESULT = {
+    "method": "fedavg",
+    "data": "digits",
+    "clients": 10,
+    "rounds": 20,
+    "metrics": {"closed_accuracy": 0.953, "auroc": None, "oscr": math.nan, "open_macro_f1": 0.5},
+    "seconds": 12.34,
+    "bytes_up": 1_234_567,
+    "bytes_down": 999,
+}
+
+
+def printed(thing: Any, width: int = 200) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=width).print(thing)
+    return stream.getvalue()
+
+
+def events(clients: int = 2, rounds: int = 2) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = [
+        {"event": "folder", "path": "runs/[x]-001"},
+        {"event": "start", "next_index": 0, "rounds": rounds, "phases": [["train", rounds]]},
+    ]
+    for index in range(rounds):
+        told.append({"event": "round-start", "phase": "train", "round": index, "index": index, "clients": clients})
+        for number in range(clients):
+            told.append({"event": "client-start", "client": f"c{number}", "index": index})
+            told.append(
+                {"event": "client", "client": f"c{number}", "seconds": 0.5, "info": {"samples": 7, "loss": 1.5}}
+            )
+        told.append({"event": "note", "index": index, "text": "all is well"})
+        told.append(
+            {
+                "event": "round",
+                "phase": "train",
+                "index": index,
+                "loss": 0.25,
+                "metrics": {"closed_accuracy": 0.5, "auroc": None},
+                "seconds": 1.0,
+                "evaluation_seconds": 0.5,
+            }
+        )
+    told.append({"event": "end", "metrics": {}})
+    return told
+
+
+def shown(told: list[dict[str, Any]], quiet: bool = False, terminal: bool = False) -> str:
+    stream = io.StringIO()
+    with RunDisplay(Console(file=stream, force_terminal=terminal, width=120), quiet) as display:
+        for event in told:
+            display(event)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.5, "50.0 %"), (1.0, "100.0 %"), (0.12345, "12.3 %"), (None, "-"), (math.nan, "-")]
+)
+def test_percent_shows_a_dash_for_what_is_not_defined(value: float | None, text: str) -> None:
+    assert percent(value) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_234_567, "1.2 MB"), (5e9, "5.0 GB"), (7.5e12, "7500.0 GB")],
+)
+def test_size_is_read_in_powers_of_a_thousand(count: float, text: str) -> None:
+    assert size(count) == text
+
+
+def test_result_table_shows_the_figures_with_dashes_for_undefined_ones() -> None:
+    text = printed(result_table(RESULT))
+    assert "fedavg on digits, 10 clients, 20 rounds" in text
+    for figure in ("95.3 %", "50.0 %", "12.3 s", "1.2 MB", "999 B", "closed accuracy", "AUROC", "OSCR"):
+        assert figure in text
+    assert text.count(" - ") == 2
+    assert "nan" not in text.lower()
+
+
+def test_result_table_shows_names_with_brackets_as_they_are() -> None:
+    assert "my[bold]data.npz" in printed(result_table({**RESULT, "data": "my[bold]data.npz"}))
+
+
+def test_metrics_table_has_a_column_per_client_and_dashes_for_undefined_figures() -> None:
+    text = printed(metrics_table({"auroc": math.nan, "oscr": 0.25}, {"site-a": {"auroc": 0.5}, "site-b": {}}))
+    assert "site-a" in text and "site-b" in text
+    row = next(line for line in text.splitlines() if "auroc" in line)
+    assert "50.0 %" in row
+    assert row.count(" - ") == 2
+    assert "nan" not in text.lower()
+
+
+def test_metrics_table_of_many_clients_shows_only_the_whole() -> None:
+    text = printed(metrics_table({"oscr": 0.25}, {f"site-{i}": {"oscr": 0.5} for i in range(9)}))
+    assert "site-0" not in text
+    assert "25.0 %" in text
+
+
+def test_metrics_table_shows_client_names_with_brackets_as_they_are() -> None:
+    text = printed(metrics_table({"oscr": 0.25}, {"[bold]": {"oscr": 0.5}, "[/x]": {}}))
+    assert "[bold]" in text
+    assert "[/x]" in text
+
+
+def test_without_a_terminal_there_is_a_line_per_round_and_per_client() -> None:
+    lines = shown(events(clients=2, rounds=3)).splitlines()
+    assert lines[0] == "run folder runs/[x]-001"
+    rounds = [line for line in lines if line.startswith("round ")]
+    assert rounds == [f"round {i}/3 train: loss 0.2500, closed accuracy 50.0 %, AUROC - (1.5 s)" for i in (1, 2, 3)]
+    clients = [line for line in lines if line.startswith("  c")]
+    assert clients[:2] == ["  c0: 7 samples, loss 1.500, 0.50 s (1/2)", "  c1: 7 samples, loss 1.500, 0.50 s (2/2)"]
+    assert len(clients) == 6
+    assert lines.count("  note: all is well") == 3
+
+
+def test_without_a_terminal_nothing_moves_the_cursor() -> None:
+    assert "\x1b" not in shown(events())
+
+
+def test_of_many_clients_only_the_rounds_are_told() -> None:
+    lines = shown(events(clients=21, rounds=2)).splitlines()
+    assert not [line for line in lines if line.startswith("  c")]
+    assert len([line for line in lines if line.startswith("round ")]) == 2
+
+
+def test_quiet_says_nothing_at_all() -> None:
+    assert shown(events(), quiet=True) == ""
+    assert shown(events(), quiet=True, terminal=True) == ""
+
+
+def test_a_terminal_gets_a_line_of_progress_and_still_a_line_per_round() -> None:
+    text = shown(events(), terminal=True)
+    assert "round 2/2 train: loss 0.2500" in text
+    assert "\x1b[" in text
+    assert " left" in text
+    assert "c0: 7 samples" not in text
+
+
+def test_waiting_for_sites_is_told_once_elsewhere_and_shown_as_progress_on_a_terminal() -> None:
+    told = [{"event": "waiting", "sites": 2}]
+    assert shown(told) == "waiting for 2 sites\n"
+    assert "waiting for 2 sites" in shown(told, terminal=True)
+    assert " left" in shown(told, terminal=True)
+
+
+def test_a_client_left_out_is_told_with_the_reason() -> None:
+    told = events()
+    told[4] = {"event": "client-failed", "client": "c0", "index": 0, "reason": "bad reply: [nonsense]"}
+    assert "  c0 is left out of this round: bad reply: [nonsense]" in shown(told)
+
+
+def test_a_clients_notes_are_shown() -> None:
+    told = events()
+    told[4]["notes"] = ["nothing to learn from"]
+    assert "  c0: nothing to learn from" in shown(told).splitlines()
+
+
+def test_a_resumed_run_says_where_it_goes_on() -> None:
+    assert "going on with round 6 of 9" in shown(
+        [{"event": "resume", "next_index": 5, "rounds": 9, "phases": [["train", 4]]}]
+    )
+
+
+def test_a_round_that_was_not_needed_is_told() -> None:
+    told: list[dict[str, Any]] = [{"event": "start", "next_index": 0, "rounds": 3, "phases": [["distil", 3]]}]
+    told.append({"event": "skip", "index": 1, "phase": "distil"})
+    assert "round 2/3 distil: not needed" in shown(told)
+
+
+def test_a_client_without_a_loss_and_a_round_without_figures_are_shown() -> None:
+    told = events(clients=1, rounds=1)
+    told[4]["info"]["loss"] = None
+    told[6].update(loss=None, metrics=None)
+    lines = shown(told).splitlines()
+    assert "  c0: 7 samples, 0.50 s (1/1)" in lines
+    assert "round 1/1 train: done (1.5 s)" in lines
+
+
+def test_an_event_of_an_unknown_kind_is_passed_over() -> None:
+    assert shown([{"event": "moon-phase"}]) == ""
+
+
+def test_numbers_of_things_are_shown_plainly_and_only_where_there_are_some() -> None:
+    from fedwild.display.run_display import extra_columns, figure, shown
+
+    assert figure("number_found", 3.0) == "3"
+    assert figure("novel_accuracy", 0.25) == "25.0 %"
+    assert figure("number_found", None) == "-"
+    assert "number_found" not in shown({"auroc": 0.5})
+    assert extra_columns({"auroc": 0.5}) == 0
+    assert extra_columns({"auroc": 0.5, "novel_accuracy": 0.5, "number_found": 2.0}) == 2

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise, permutations
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedwild.methods.fedpd import matching
+from fedwild.methods.fedpd.matching import (
+    Pieces,
+    match_layers,
+    moved_share,
+    one_piece,
+    squared_distance,
+    squared_distances,
+)
+from fedwild.models import LayerGraph, Network, build
+from tests.models.cases import inputs, make, stir_norms
+
+NETWORKS = ("mlp", "simple-cnn", "digit-cnn", "vgg-9", "resnet-18", "resnet-50", "wrn-16-4")
+SMALL = ("mlp", "simple-cnn", "resnet-18", "resnet-50")
+
+State = dict[str, Tensor]
+
+
+def model(name: str, seed: int = 0) -> tuple[Network, State]:
+    """A network whose neurons all differ, in their batch-norm parameters and statistics too."""
+    network = make(name).eval()
+    torch.manual_seed(seed)
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5 if parameter.dim() > 1 else 0.5)
+    stir_norms(network)
+    return network, {key: value.clone() for key, value in network.state_dict().items()}
+
+
+def random_orders(graph: LayerGraph, seed: int = 0) -> State:
+    draws = torch.Generator().manual_seed(seed)
+    return {space: torch.randperm(width, generator=draws) for space, width in graph.spaces.items()}
+
+
+def random_masks(graph: LayerGraph, state: State, share: float, seed: int) -> State:
+    draws = torch.Generator().manual_seed(seed)
+    keys = [f"{layer.name}.weight" for layer in graph.weighted]
+    return {key: torch.rand(state[key].shape, generator=draws) < share for key in keys}
+
+
+def logits(network: Network, state: Mapping[str, Tensor]) -> Tensor:
+    network.load_state_dict(state)
+    with torch.no_grad():
+        return network(inputs(network))
+
+
+def doubles(state: Mapping[str, Tensor]) -> State:
+    return {key: value.double() if value.is_floating_point() else value for key, value in state.items()}
+
+
+def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_model_aligned_to_a_permuted_copy_of_itself_becomes_the_copy(name: str) -> None:
+    network, state = model(name)
+    graph = network.graph()
+    copy = graph.permute(state, random_orders(graph))
+    aligned = graph.permute(state, match_layers(graph, one_piece(state), one_piece(copy)))
+    before = logits(network, state)
+    assert before.std() > 1e-2
+    torch.testing.assert_close(logits(network, aligned), before, rtol=1e-4, atol=1e-4)
+    assert same(aligned, copy)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_permutation_is_found_under_noise(name: str) -> None:
+    network, state = model(name)
+    graph, orders = network.graph(), random_orders(network.graph())
+    copy = graph.permute(state, orders)
+    torch.manual_seed(1)
+    noisy = {key: value + 1e-3 * torch.randn(value.shape) for key, value in copy.items()}
+    assert same(match_layers(graph, one_piece(state), one_piece(noisy)), orders)
+
+
+@pytest.mark.parametrize("sweeps", [0, 2])
+@pytest.mark.parametrize("name", ["mlp", "simple-cnn", "digit-cnn", "resnet-18", "wrn-16-4"])
+def test_the_permutation_is_found_by_pieces_that_are_permuted_along(name: str, sweeps: int) -> None:
+    network, state = model(name)
+    graph, orders = network.graph(), random_orders(network.graph())
+    close, open_ = random_masks(graph, state, 0.5, seed=1), random_masks(graph, state, 0.3, seed=2)
+    copy, copied_close, copied_open = (graph.permute(tensors, orders) for tensors in (state, close, open_))
+
+    def ours(key: str) -> list[Tensor]:
+        return [state[key] * close[key], state[key] * open_[key]]
+
+    def theirs(key: str) -> list[Tensor]:
+        return [copy[key] * copied_close[key], copy[key] * copied_open[key]]
+
+    assert same(match_layers(graph, ours, theirs, sweeps=sweeps), orders)
+
+
+def test_every_piece_counts() -> None:
+    """Two neurons that are alike in the first piece are told apart by the second."""
+    network, state = model("mlp")
+    graph, orders = network.graph(), random_orders(network.graph())
+    copy = graph.permute(state, orders)
+    blank = torch.zeros(())
+
+    def pieces(tensors: State) -> Pieces:
+        return lambda key: (tensors[key] * blank, tensors[key])
+
+    assert same(match_layers(graph, pieces(state), pieces(copy)), orders)
+    assert moved_share(match_layers(graph, lambda key: (state[key] * blank,), lambda key: (copy[key] * blank,))) == 0
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (30, 200)])
+def test_costs_by_one_matrix_product_are_the_squared_distances_of_rows(shape: tuple[int, int]) -> None:
+    draws = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(shape, generator=draws, dtype=torch.float64) for _ in range(2))
+    naive = (a[:, None] - b[None]).square().sum(dim=2)
+    before = a.clone(), b.clone()
+    torch.testing.assert_close(squared_distances(a, b), naive, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(squared_distances(a.float(), b.float()), naive.float(), rtol=1e-5, atol=1e-5)
+    assert torch.equal(a, before[0]) and torch.equal(b, before[1])
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_distance_is_that_of_all_weights_once_the_source_is_permuted(name: str) -> None:
+    network, state = model(name)
+    _, other = model(name, seed=1)
+    graph = network.graph()
+    state, other, orders = doubles(state), doubles(other), random_orders(graph)
+    permuted = graph.permute(state, orders)
+    keys = [f"{layer.name}.weight" for layer in graph.weighted]
+    naive = sum(float((permuted[key] - other[key]).square().sum()) for key in keys)
+    assert squared_distance(graph, one_piece(state), one_piece(other), orders) == pytest.approx(naive, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_no_sweep_takes_different_models_farther_apart(name: str) -> None:
+    network, state = model(name)
+    _, other = model(name, seed=1)
+    graph, source, target = network.graph(), one_piece(doubles(state)), one_piece(doubles(other))
+    stay = {space: torch.arange(width) for space, width in graph.spaces.items()}
+    distances = [squared_distance(graph, source, target, stay)]
+    distances += [
+        squared_distance(graph, source, target, match_layers(graph, source, target, sweeps=sweeps))
+        for sweeps in (0, 1, 2, 3, 12)
+    ]
+    assert all(after <= before * (1 + 1e-9) for before, after in pairwise(distances))
+    assert distances[-1] < distances[2] < distances[1] < distances[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_sweep_gives_each_space_in_turn_the_order_that_brings_the_models_nearest(seed: int) -> None:
+    """Against trying every permutation of one space while the others keep theirs."""
+    network = build("mlp", (3,), 6, True, {"hidden": [5, 4, 5]})
+    graph, draws = network.graph(), torch.Generator().manual_seed(seed)
+    source, target = (
+        one_piece(
+            {key: torch.randn(value.shape, generator=draws).double() for key, value in network.state_dict().items()}
+        )
+        for _ in range(2)
+    )
+
+    def best(space: str, maps: State) -> Tensor:
+        orders = [torch.tensor(order) for order in permutations(range(graph.spaces[space]))]
+        return min(orders, key=lambda order: squared_distance(graph, source, target, {**maps, space: order}))
+
+    first = maps = match_layers(graph, source, target)
+    for sweeps in (1, 2, 3):
+        for space in graph.spaces:
+            maps = {**maps, space: best(space, maps)}
+        assert same(match_layers(graph, source, target, sweeps=sweeps), maps)
+    assert not same(maps, first)
+
+
+def test_layers_are_computed_again_only_if_the_map_at_their_other_end_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network, state = model("mlp")
+    copy = network.graph().permute(state, random_orders(network.graph()))
+    computed: list[tuple[int, ...]] = []
+
+    def costs(places: Tensor, neurons: Tensor) -> Tensor:
+        computed.append(tuple(places.shape))
+        return squared_distances(places, neurons)
+
+    monkeypatch.setattr(matching, "squared_distances", costs)
+    match_layers(network.graph(), one_piece(state), one_piece(copy), sweeps=5)
+    # What writes the two layers is known from the first pass; the sweep adds what reads them.
+    assert computed == [(16, 20), (12, 16), (16, 12), (12, 5)]
+
+
+def test_sweeps_end_early_once_nothing_moves() -> None:
+    network, state = model("mlp")
+    copy = network.graph().permute(state, random_orders(network.graph()))
+    solved: list[int] = []
+
+    def solve(costs: Tensor) -> Tensor:
+        solved.append(len(costs))
+        return costs.argmin(dim=1)
+
+    match_layers(network.graph(), one_piece(state), one_piece(copy), solve, sweeps=50)
+    assert solved == [16, 12] * 2
+
+
+FIRST = {"mlp": "fc1.fc", "simple-cnn": "conv1.conv", "resnet-18": "stem.conv"}
+
+
+@pytest.mark.parametrize(("name", "first"), FIRST.items())
+def test_a_sweep_tells_neurons_apart_that_differ_only_in_what_reads_them(name: str, first: str) -> None:
+    """What leads to two neurons is alike, so that the first pass cannot know that they changed places."""
+    network, state = model(name)
+    graph = network.graph()
+    state[f"{first}.weight"][1] = state[f"{first}.weight"][0]
+    space = next(layer.outputs for layer in graph.layers if layer.name == first)
+    assert space is not None
+    swap = torch.arange(graph.spaces[space])
+    swap[:2] = torch.tensor([1, 0])
+    copy = graph.permute(state, {space: swap})
+    assert moved_share(match_layers(graph, one_piece(state), one_piece(copy))) == 0
+    maps = match_layers(graph, one_piece(state), one_piece(copy), sweeps=2)
+    assert torch.equal(maps[space], swap)
+    assert same(graph.permute(state, maps), copy)
+
+
+@pytest.mark.parametrize("name", ["mlp", "resnet-18"])
+def test_classes_keep_their_order(name: str) -> None:
+    network, state = model(name)
+    graph = network.graph()
+    turned = dict(state)
+    for key in ("head.weight", "head.bias"):
+        turned[key] = state[key].roll(1, dims=0)
+    maps = match_layers(graph, one_piece(turned), one_piece(state), sweeps=3)
+    assert maps.keys() == graph.spaces.keys()
+    assert same(graph.permute(turned, maps), turned)
+    assert not torch.equal(turned["head.weight"], state["head.weight"])
+
+
+def test_joined_channels_are_matched_once_for_all_layers_that_write_them() -> None:
+    """Channels that are alike in the stem are told apart by the blocks that add to them and read them."""
+    network, state = model("resnet-18")
+    graph, orders = network.graph(), random_orders(network.graph())
+    state["stem.conv.weight"][:] = state["stem.conv.weight"][:1]
+    copy = graph.permute(state, orders)
+    assert not same(match_layers(graph, one_piece(state), one_piece(copy)), orders)
+    assert same(match_layers(graph, one_piece(state), one_piece(copy), sweeps=12), orders)
+
+
+def test_moved_is_the_share_of_neurons_or_of_mass_that_changes_place() -> None:
+    swapped, still = torch.tensor([1, 0, 2]), torch.tensor([0])
+    plan = torch.tensor([[0.75, 0.25], [0.5, 0.5]])
+    assert moved_share({"a": swapped, "b": still}) == 0.5
+    assert moved_share({"a": plan}) == pytest.approx(0.375)
+    assert moved_share({"a": swapped, "b": still, "c": plan}) == pytest.approx(2.75 / 6)
+    assert moved_share({"a": torch.eye(3)}) == moved_share({}) == 0.0
+
+
+def test_plans_of_a_solver_reach_the_layers_that_read_the_neurons() -> None:
+    """The mean over all neurons at every place: the second layer's costs are those of its mean column."""
+    network, state = model("mlp")
+    _, other = model("mlp", seed=1)
+    state, other = doubles(state), doubles(other)
+    seen: list[Tensor] = []
+
+    def mean(costs: Tensor) -> Tensor:
+        seen.append(costs.clone())
+        return torch.full_like(costs, 1 / len(costs))
+
+    match_layers(network.graph(), one_piece(state), one_piece(other), mean)
+    columns = state["fc2.fc.weight"].mean(dim=1, keepdim=True).expand(-1, 16)
+    naive = (other["fc2.fc.weight"][:, None] - columns[None]).square().sum(dim=2)
+    torch.testing.assert_close(seen[1], naive)
+
+
+@pytest.mark.parametrize("hidden", [[16, 10], [10, 12]])
+def test_models_of_other_widths_are_refused_in_one_sentence(hidden: list[int]) -> None:
+    network, state = model("mlp")
+    other = build("mlp", (20,), 5, True, {"hidden": hidden}).state_dict()
+    with pytest.raises(ValueError, match=r"^Only models of one architecture can be matched: 'fc\d.fc.weight' has the"):
+        match_layers(network.graph(), one_piece(state), one_piece(other))

@@ -1,0 +1,56 @@
+"""From a run's result to the number that stands beside the paper's."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fedwild.core.errors import UserError
+from fedwild.results.papers import Measure
+
+RESULT = {
+    "metrics": {"auroc": 0.75, "known": 0.8, "novel": 0.5, "top_1": 0.2, "top_2": 0.4, "undefined": None},
+    "by": {"mnist": {"auroc": 0.9}, "svhn": {"auroc": 0.5}, "usps": {"auroc": 0.7}},
+}
+
+
+def test_one_figure_in_per_cent() -> None:
+    assert Measure(("auroc",), factor=100).of(RESULT) == 75
+
+
+def test_a_count_as_it_is() -> None:
+    assert Measure(("number",)).of({"metrics": {"number": 19.0}, "by": {}}) == 19
+
+
+def test_a_weighted_mean_of_two_figures() -> None:
+    assert Measure(("known", "novel"), weights=(80, 20)).of(RESULT) == pytest.approx(0.74)
+    assert Measure(("known", "novel")).of(RESULT) == pytest.approx(0.65)
+
+
+def test_the_largest_of_those_that_the_run_has() -> None:
+    assert Measure(("top_1", "top_2", "top_3"), join="largest").of(RESULT) == 0.4
+
+
+def test_one_domain_the_mean_over_all_and_their_deviation() -> None:
+    assert Measure(("auroc",), part="svhn").of(RESULT) == 0.5
+    assert Measure(("auroc",), over="mean", factor=100).of(RESULT) == pytest.approx(70)
+    assert Measure(("auroc",), over="deviation").of(RESULT) == pytest.approx(0.2)
+
+
+def test_what_is_not_defined_is_not_a_number() -> None:
+    assert math.isnan(Measure(("undefined",), factor=100).of(RESULT))
+    assert math.isnan(Measure(("undefined", "known"), join="largest").of(RESULT))
+    assert math.isnan(Measure(("auroc",), over="mean").of({"metrics": {}, "by": {}}))
+    assert math.isnan(Measure(("auroc",), over="deviation").of({"metrics": {}, "by": {"one": {"auroc": 0.5}}}))
+    undefined = {"one": {"auroc": 0.5}, "two": {"auroc": None}}
+    assert math.isnan(Measure(("auroc",), over="deviation").of({"metrics": {}, "by": undefined}))
+
+
+def test_a_figure_or_domain_that_the_run_does_not_have_is_refused() -> None:
+    with pytest.raises(UserError, match=r"figure of the run 'auroq' is not known\. Did you mean 'auroc'"):
+        Measure(("auroq",)).of(RESULT)
+    with pytest.raises(UserError, match="figure of the run 'best' is not known"):
+        Measure(("best",), join="largest").of(RESULT)
+    with pytest.raises(UserError, match="domain or client of the run 'mnist-m' is not known"):
+        Measure(("auroc",), part="mnist-m").of(RESULT)

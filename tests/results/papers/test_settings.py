@@ -1,0 +1,171 @@
+"""What would be run for a cell: settings that fedwild takes, whose results have the figure that is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedwild import api, papers
+from fedwild.runs.config import resolve
+from fedwild.results.papers.composing import Layer, layers_of, measure_of, settings_of, unit_of, waiting_of
+from tests.results.papers.shelf import CELLS, TABLES, the_cell
+
+Settings = dict[str, Any]
+
+
+def settings(table: str, **keys: str) -> Settings:
+    found = the_cell(table, **keys).settings
+    assert found is not None
+    return found
+
+
+def test_every_composition_is_a_valid_config() -> None:
+    for cell in CELLS:
+        if cell.settings is not None:
+            resolve(cell.settings).make_method()
+
+
+def test_rows_that_differ_in_the_paper_differ_in_their_settings() -> None:
+    """But for keys that only say which figure of a run is meant."""
+    reading = {"accuracy", "figure", "domain"}
+    for table in TABLES:
+        runs: dict[str, Settings] = {}
+        for cell in table.cells:
+            if cell.settings is not None:
+                row = {key: value for key, value in cell.keys.items() if key not in reading}
+                assert runs.setdefault(json.dumps(cell.settings, sort_keys=True), row) == row, table.name
+
+
+def test_settings_come_from_paper_table_and_keys() -> None:
+    found = settings("fedov/table14", clients="100", partition="c3", method="distilled-fedov")
+    assert found["data"] == {"validation": 0.0, "name": "cifar-100", "public_from": "test"}
+    assert found["federation"] == {"clients": 100}
+    assert found["partition"] == {"name": "c3"}
+    assert found["model"] == {"name": "resnet-50"}
+    assert found["method"]["name"] == "distilled-fedov"
+    assert found["method"]["epochs"] == 100
+    assert found["objective"] == {"name": "outlier-aware", "enhanced": False}
+
+
+def test_the_papers_methods_are_run_by_their_letter() -> None:
+    assert settings("fedov/table1", data="mnist", partition="c2", method="fedov")["method"]["voting"] == "all"
+    assert settings("fedpd/table1", method="fedpd", figure="auroc", domain="mean")["method"]["name"] == "fedpd-paper"
+    assert settings("fedoss/table1", method="fedoss", unknown="3", figure="f1")["method"]["name"] == "fedoss-paper"
+    assert settings("gal/table6", method="gal", data="cifar-100", accuracy="all")["method"]["name"] == "gal-paper"
+    assert settings("gains/table2", setting="mild-69", accuracy="target")["method"]["name"] == "gains-paper"
+
+
+def test_an_estimator_by_another_name_loses_the_number_it_was_given() -> None:
+    assert settings("gal/table1", method="gal", data="cifar-100", accuracy="all")["estimator"]["classes"] == 20
+    assert settings("gal/table7", method="gal", seed="2023", accuracy="all")["estimator"] == {"name": "ppm"}
+
+
+# --- how layers are put together -----------------------------------------------------------------------------
+
+
+def test_later_layers_win_and_tables_add_up() -> None:
+    layers: list[Layer] = [
+        {"data": {"name": "a", "newcomers": {"x": {"name": "m"}}}, "method": {"epochs": 2}, "measure": "auroc"},
+        {"data": {"newcomers": {"y": {"name": "n"}}}, "method": {"name": "fedavg"}, "unit": "h", "waiting": "w"},
+        {"seed": 3, "method": {"epochs": 5}, "data": {"name": "b"}},
+    ]
+    assert settings_of(layers) == {
+        "data": {"name": "b", "newcomers": {"x": {"name": "m"}, "y": {"name": "n"}}},
+        "method": {"epochs": 5, "name": "fedavg"},
+        "seed": 3,
+    }
+    assert unit_of(layers) == "h"
+    assert unit_of(layers[:1]) == "%"
+
+
+def test_a_part_that_changes_its_name_begins_anew() -> None:
+    layers: list[Layer] = [{"partition": {"name": "dirichlet", "beta": 0.1}}, {"partition": {"name": "iid"}}]
+    assert settings_of(layers) == {"partition": {"name": "iid"}}
+
+
+def test_reasons_to_wait_are_told_once_each() -> None:
+    assert waiting_of([{"waiting": "a"}, {}, {"waiting": "b"}, {"waiting": "a"}]) == "a; b"
+    assert waiting_of([{}]) is None
+
+
+def test_a_measure_may_be_told_in_pieces() -> None:
+    weights, figures, part = {"weights": [3, 1]}, {"figures": ["a", "b"]}, {"part": "x"}
+    whole = measure_of([{"measure": weights}, {"measure": figures}, {"measure": part}], "%")
+    assert whole is not None
+    assert (whole.figures, whole.weights, whole.part, whole.factor) == (("a", "b"), (3, 1), "x", 100)
+    alone = measure_of([{"measure": weights}, {"measure": "a"}], "classes")
+    assert alone is not None
+    assert (alone.figures, alone.weights, alone.factor) == (("a",), (), 1)
+    assert measure_of([{"measure": weights}], "%") is None
+
+
+def test_a_value_that_nobody_explains_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nobody says what data = c means"):
+        layers_of([{"keys": {"data": {"a": {}}}}, {}], {"data": "c"})
+
+
+# --- results have the figures --------------------------------------------------------------------------------
+
+UNTRAINED = ("epochs", "distil_epochs", "finetune_rounds", "novel_rounds", "adapt_rounds", "rounds")
+
+
+def shrunk(found: Settings) -> Settings:
+    """The run in small: embedded digits, a small network, and next to no training."""
+    small = {key: (0 if "epochs" in key else 1) for key in UNTRAINED if key in found["method"]}
+    return {
+        **found,
+        "data": {**found["data"], "name": "digits", "train_samples": 200, "test_samples": 100, "size": 8},
+        "method": {**found["method"], **small},
+        "model": {"name": "mlp", "hidden": [8]},
+        "engine": {"workers": 0},
+    }
+
+
+def as_it_is(table: Settings) -> None:
+    pass
+
+
+def two_domains(table: Settings) -> None:
+    table["data"] |= {"name": ["digits", "synthetic:8x8x1:10:100"], "channels": 1}
+
+
+def ten_classes(table: Settings) -> None:
+    table["data"] |= {"known": 6, "novel": 4}
+    table["federation"] |= {"clients": 2}
+
+
+def digits_arrive(table: Settings) -> None:
+    newcomer = table["data"]["newcomers"]["newcomer"]
+    table["data"]["newcomers"] = {"newcomer": {**newcomer, "name": "digits", "resize": True}}
+    table["federation"].pop("arrivals", None)
+
+
+CASES: list[tuple[str, dict[str, str], Callable[[Settings], None]]] = [
+    ("fedov/table11", {"data": "mnist", "partition": "c2", "method": "fedov"}, as_it_is),
+    ("fedov/table16", {"data": "mnist", "known": "3", "method": "proser-dd"}, as_it_is),
+    ("fedpd/table1", {"method": "softmax", "domain": "mean"}, two_domains),
+    ("fedoss/table1", {"unknown": "5", "method": "proser"}, as_it_is),
+    ("gal/table1", {"data": "cifar-100", "method": "gal"}, ten_classes),
+    ("gal/table7", {"seed": "2024", "method": "gal"}, ten_classes),
+    ("gains/table1", {"setting": "mild-15", "method": "gains"}, digits_arrive),
+    ("gains/table1", {"setting": "mild-15", "method": "fedavg"}, digits_arrive),
+]
+
+
+@pytest.mark.parametrize(("table", "keys", "change"), CASES)
+def test_a_runs_result_has_the_figures_that_stand_for_the_papers(
+    table: str, keys: dict[str, str], change: Callable[[Settings], None], tmp_path: Path
+) -> None:
+    cells = papers.table(table).only(keys).cells
+    assert cells[0].settings is not None
+    small = shrunk(cells[0].settings)
+    change(small)
+    result = api.run(small, out=tmp_path / "run").result
+    for cell in cells:
+        assert cell.measure is not None
+        ours = cell.measure.of(result)
+        assert 0 <= ours <= (100 if cell.unit == "%" else 1000)

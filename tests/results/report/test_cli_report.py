@@ -1,0 +1,106 @@
+"""`fedwild report`, and the report at the end of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import fedwild
+from tests.conftest import TINY, Cli, Refused
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs end with a report, as they do for users."""
+    monkeypatch.delenv("FEDWILD_REPORT")
+
+
+def test_the_command_writes_the_page_and_names_it(cli: Cli, finished: Path) -> None:
+    outcome = cli("report", finished)
+    assert (outcome.code, outcome.out, outcome.err) == (0, f"report: {finished}/report.html\n", "")
+    assert (finished / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_json_names_file_and_size_and_quiet_says_nothing(cli: Cli, finished: Path, tmp_path: Path) -> None:
+    told = json.loads(cli("report", finished, "--out", "x.html", "--json").out)
+    assert told == {"run": str(finished), "report": "x.html", "bytes": (tmp_path / "x.html").stat().st_size}
+    assert cli("report", finished, "--quiet").out == ""
+
+
+def test_workers_change_nothing(cli: Cli, finished: Path, tmp_path: Path) -> None:
+    cli("report", finished, "--out", "a.html")
+    assert cli("report", finished, "--out", "b.html", "--workers", "1").code == 0
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_wrong_arguments_are_refused_by_name(refused: Refused, finished: Path, tmp_path: Path) -> None:
+    assert "run folder 'nowhere' does not exist" in refused("report", "nowhere")
+    assert "--workers x is not allowed" in refused("report", finished, "--workers", "x")
+    assert "is a folder" in refused("report", finished, "--out", tmp_path)
+    assert "the folder 'no' does not exist" in refused("report", finished, "--out", "no/x.html")
+
+
+def test_a_folder_of_a_newer_fedwild_says_so(refused: Refused, finished: Path) -> None:
+    about = json.loads((finished / "run.json").read_text())
+    about["format"], about["versions"]["fedwild"] = 2, "9.1.0"
+    (finished / "run.json").write_text(json.dumps(about))
+    sentence = refused("report", finished)
+    assert "was written by a newer fedwild (9.1.0)" in sentence
+    assert f"this one ({fedwild.__version__}) reads 1" in sentence
+    assert "pip install --upgrade fedwild" in sentence
+
+
+def test_a_folder_of_an_unknown_format_is_refused_too(refused: Refused, finished: Path) -> None:
+    about = json.loads((finished / "run.json").read_text())
+    (finished / "run.json").write_text(json.dumps({**about, "format": "old"}))
+    assert "has format 'old'" in refused("report", finished)
+
+
+@pytest.mark.usefixtures("reports")
+def test_runs_end_with_a_report_unless_told_otherwise(cli: Cli) -> None:
+    outcome = cli("run", *TINY, "--rounds", "1", "--quiet", "--out", "a")
+    assert outcome.out.splitlines()[-1] == "report: a/report.html"
+    assert Path("a/report.html").exists()
+    outcome = cli("run", *TINY, "--rounds", "1", "--quiet", "--no-report", "--out", "b")
+    assert "report" not in outcome.out
+    assert not Path("b/report.html").exists()
+    assert cli("resume", "b").out.splitlines()[-1] == "report: b/report.html"
+
+
+@pytest.mark.usefixtures("reports")
+def test_with_json_standard_output_stays_the_result_alone(cli: Cli) -> None:
+    outcome = cli("run", *TINY, "--rounds", "1", "--quiet", "--json", "--out", "a")
+    assert json.loads(outcome.out) == json.loads(Path("a/result.json").read_text())
+    assert Path("a/report.html").exists()
+
+
+def test_the_environment_can_turn_reports_off(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDWILD_REPORT", "no")
+    assert "report" not in cli("run", *TINY, "--rounds", "1", "--quiet", "--out", "a").out
+    assert not Path("a/report.html").exists()
+
+
+@pytest.mark.usefixtures("reports")
+def test_ctrl_c_while_the_report_is_written_says_how_to_have_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedwild.results.report.writing.page_of", interrupted)
+    outcome = cli("run", *TINY, "--rounds", "1", "--quiet", "--out", "a")
+    assert outcome.code == 0
+    assert outcome.err == "interrupted: the run is finished, and `fedwild report a` writes its report.\n"
+
+
+@pytest.mark.usefixtures("reports")
+def test_a_report_that_fails_does_not_spoil_the_run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no\nroom")
+
+    monkeypatch.setattr("fedwild.results.report.writing.page_of", broken)
+    outcome = cli("run", *TINY, "--rounds", "1", "--quiet", "--out", "a")
+    assert outcome.code == 0
+    assert outcome.err == "warning: the run is finished, but its report could not be written: no room\n"
+    assert "run folder: a" in outcome.out
+    assert Path("a/result.json").exists()

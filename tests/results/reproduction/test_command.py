@@ -1,0 +1,229 @@
+"""`fedwild reproduce` as it is typed: a row of each paper's main table on the embedded digits, and every refusal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedwild import api
+from fedwild.results.papers import tables
+from tests.conftest import Cli, Refused
+from tests.tiny import fail_for_seed_0
+
+QUICK = ("--stand-in", "--workers", "0", "--quiet", "--scale", "0.005", "--set", "federation.clients=2")
+ROWS = {
+    "fedov/table1": ("data=mnist,partition=dir0.5,method=fedov", 1),
+    "fedpd/table2": ("known=6,method=fedpd", 2),
+    "fedoss/table1": ("unknown=3,method=fedoss", 4),
+    "gal/table1": ("data=cifar-100,method=gal", 3),
+    "gains/table1": ("setting=mild-15,method=gains", 3),
+}
+ONE = ("reproduce", "fedov/table1", "--only", "data=mnist,partition=dir0.5,method=close-set")
+
+
+def told(cli: Cli, *arguments: str) -> dict[str, Any]:
+    outcome = cli(*arguments, "--json")
+    assert outcome.code == 0, outcome
+    about: dict[str, Any] = json.loads(outcome.out)
+    return about
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_of_each_papers_main_table_runs_end_to_end_and_is_marked(cli: Cli, name: str) -> None:
+    only, cells = ROWS[name]
+    about = told(cli, "reproduce", name, "--only", only, *QUICK, "--set", "method.batch_size=64")
+    assert len(about["cells"]) == cells
+    for cell in about["cells"]:
+        assert 0 <= cell["ours"] <= 100
+        assert cell["difference"] == pytest.approx(cell["ours"] - cell["paper"])
+        assert cell["stand_in"].startswith("digits for ")
+    assert all(about["runs"].values())
+    assert any(note.startswith("†") for note in about["notes"])
+
+
+def test_the_table_is_shown_and_written_with_its_notes(cli: Cli) -> None:
+    outcome = cli(*ONE, *QUICK, "--seeds", "0,1", "--out", "tables/one.md", "--out", "one.csv")
+    assert outcome.code == 0
+    assert "44.3" not in outcome.out
+    assert "98.30" in outcome.out
+    assert "† not the paper's data: digits for mnist." in outcome.out
+    assert "98.30" in Path("tables/one.md").read_text()
+    assert Path("one.csv").read_text().startswith("data,partition,method,paper,paper deviation,ours")
+    assert len(list(Path("runs/reproduce").iterdir())) == 2
+
+
+def test_finished_runs_are_kept(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = told(cli, *ONE, *QUICK)
+    monkeypatch.setattr(api, "start", pytest.fail)
+    monkeypatch.setattr(api, "resume", pytest.fail)
+    assert told(cli, *ONE, *QUICK) == first
+
+
+def test_interrupted_work_goes_on_with_the_same_command(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = ("reproduce", "fedoss/table1", "--only", "unknown=3,method=softmax", *QUICK, "--set", "method.rounds=3")
+    whole = told(cli, *row, "--runs", "whole")
+    from fedwild.lifecycle.rounds import Federation
+
+    checkpoint = Federation._checkpoint
+
+    def interrupted(self: Federation, server: Any, ledger: Any) -> Any:
+        done = checkpoint(self, server, ledger)
+        if ledger.next_index == 2:
+            raise KeyboardInterrupt
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Federation, "_checkpoint", interrupted)
+        outcome = cli(*row, "--runs", "cut")
+    assert outcome.code == 130
+    assert "the same command goes on from here" in outcome.err
+    (folder,) = Path("cut").iterdir()
+    assert not (folder / "result.json").exists()
+    after = told(cli, *row, "--runs", "cut")
+    assert [cell["ours"] for cell in after["cells"]] == [cell["ours"] for cell in whole["cells"]]
+    events = [json.loads(line)["event"] for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert "resume" in events
+
+
+def test_a_failed_run_is_told_and_the_others_go_on(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_for_seed_0(monkeypatch)
+    outcome = cli(*ONE, *QUICK, "--seeds", "0,1", "--json")
+    assert outcome.code == 1
+    (cell,) = json.loads(outcome.out)["cells"]
+    assert len(cell["values"]) == 1
+
+
+def test_a_dry_run_names_the_runs_and_does_none(cli: Cli, tmp_path: Path) -> None:
+    outcome = cli(*ONE, *QUICK, "--dry-run")
+    assert outcome.code == 0
+    assert "to do  runs/reproduce/close-set-voting-digits-" in outcome.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(cli: Cli) -> None:
+    outcome = cli(*ONE, *(option for option in QUICK if option != "--quiet"))
+    assert "1 run\n" in outcome.err
+    assert "run 1/1: mnist, dir0.5, close-set, seed 0\n" in outcome.err
+    assert "closed accuracy" in outcome.err
+    assert cli(*ONE, *QUICK).err == ""
+
+
+def test_all_tables_are_listed_with_what_they_wait_for(cli: Cli) -> None:
+    outcome = cli("reproduce", "--list")
+    assert outcome.code == 0
+    for table in tables():
+        assert table.name in outcome.out
+    assert "method: FedNova is not built" in outcome.out
+    listed = json.loads(cli("reproduce", "--list", "--json").out)
+    assert [row["table"] for row in listed] == [table.name for table in tables()]
+
+
+def test_a_tables_rows_are_listed_by_what_can_be_done(cli: Cli) -> None:
+    outcome = cli("reproduce", "fedoss/table1", "--list", "--only", "method=softmax,unknown=3")
+    assert outcome.code == 0
+    assert "blood-mnist is not on this machine" in " ".join(outcome.out.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("fedov/tabel1",), "table 'fedov/tabel1' is not known. Did you mean 'fedov/table1"),
+        (("table1",), "Did you mean"),
+        ((), "TABLE is missing"),
+        (("fedov/table1",), "none of the chosen cells can be run here"),
+        (("fedov/table1", "--only", "data=minst"), "data of fedov/table1 'minst' is not known. Did you mean 'mnist'?"),
+        (("fedov/table1", "--only", "set=mnist"), "key of fedov/table1 'set' is not known"),
+        (("fedov/table1", "--only", "mnist"), "--only mnist is not allowed: write KEY=VALUE"),
+        (("fedov/table1", "--scale", "2"), "--scale 2 is not allowed"),
+        (("fedov/table1", "--scale", "0"), "--scale 0 is not allowed"),
+        (("fedov/table1", "--scale", "nan"), "--scale nan is not allowed"),
+        (("fedov/table1", "--scale", "small"), "--scale small is not allowed"),
+        (("fedov/table1", "--seeds", "1,1"), "--seeds 1,1 is not allowed"),
+        (("fedov/table1", "--seeds", "1,01"), "--seeds 1,01 is not allowed"),
+        (("fedov/table1", "--seeds", "-1"), "--seeds -1 is not allowed"),
+        (("fedov/table1", "--seeds", "1,,2"), "--seeds 1,,2 is not allowed"),
+        (("fedov/table1", "--seeds", str(2**63)), "is not allowed"),
+        (("fedov/table1", "--stand-in", "--out", "table.pdf"), "'table.pdf' is not allowed: it must end with"),
+        (("fedov/table1", "--stand-in", "--set", "method.lr=fast"), "method.lr = 'fast'"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(
+    refused: Refused, arguments: tuple[str, ...], words: str
+) -> None:
+    assert words in refused("reproduce", *arguments)
+
+
+def test_a_folder_in_the_way_is_that_runs_failure(cli: Cli) -> None:
+    (folder,) = told(cli, *ONE, *QUICK, "--dry-run")["runs"]
+    Path(folder).mkdir(parents=True)
+    (Path(folder) / "mine.txt").write_text("mine")
+    outcome = cli(*ONE, *QUICK, "--json")
+    assert outcome.code == 1
+    assert "is not a run folder" in json.loads(outcome.out)["cells"][0]["problem"]
+
+
+def test_why_a_run_failed_is_told_whole_and_to_programs_too(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_for_seed_0(monkeypatch)
+    outcome = cli(*ONE, *QUICK, "--seeds", "0,1", "--json")
+    assert outcome.code == 1
+    assert outcome.err == "failed: mnist, dir0.5, close-set, seed 0: nobody answered\n"
+    assert json.loads(outcome.out)["failures"] == {"mnist, dir0.5, close-set, seed 0": "nobody answered"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--workers", "many"), "--workers many is not allowed"),
+        (("--runs", "/proc/nothing"), "--runs '/proc/nothing' cannot be made"),
+        (("--out", "/dev/null/t.md"), "--out '/dev/null/t.md' cannot be written"),
+    ],
+)
+def test_what_would_spoil_all_runs_is_refused_before_the_first(
+    refused: Refused, arguments: tuple[str, str], said: str
+) -> None:
+    rest = [word for word in QUICK if word not in ("--workers", "0")]
+    assert said in refused(*ONE, *rest, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--only", "data=mnist"), "--only data=mnist is not allowed: it goes with a TABLE"),
+        (("fedov/table1", "--scale", "0.1"), "--scale 0.1 is not allowed: it goes not with --list"),
+        (("fedov/table1", "--seeds", "1"), "--seeds 1 is not allowed"),
+        (("--dry-run",), "--dry-run is not allowed: it goes not with --list"),
+        (("--stand-in",), "--stand-in is not allowed"),
+    ],
+)
+def test_options_that_a_list_does_not_heed_are_refused(refused: Refused, arguments: tuple[str, ...], said: str) -> None:
+    assert said in refused("reproduce", "--list", *arguments)
+
+
+def test_a_list_can_be_written(cli: Cli) -> None:
+    outcome = cli("reproduce", "fedov/table1", "--list", "--out", "list.md")
+    assert outcome.code == 0
+    assert "waiting" in Path("list.md").read_text()
+    assert "written to list.md" in outcome.out
+
+
+def test_a_table_of_some_cells_says_which(cli: Cli) -> None:
+    chosen = ("reproduce", "fedov/table1", "--only", "data=mnist,partition=c2", *QUICK, "--dry-run")
+    assert cli(*chosen, "--out", "some.md").code == 0
+    assert "data=mnist, partition=c2; at scale 0.005" in Path("some.md").read_text()
+
+
+def test_what_data_is_missing_is_counted_once(cli: Cli) -> None:
+    said = [line.strip() for line in cli("reproduce", "--list").out.splitlines() if "is not on this machine" in line]
+    assert said
+    assert all(line.startswith("data: ") for line in said)
+    assert len({line.partition(" (")[0] for line in said}) == len(said)
+
+
+def test_a_finished_run_whose_result_was_damaged_is_named(cli: Cli, refused: Refused) -> None:
+    told(cli, *ONE, *QUICK)
+    (folder,) = Path("runs/reproduce").iterdir()
+    (folder / "result.json").write_text("{}")
+    assert "result.json' is damaged: delete it" in refused(*ONE, *QUICK)

@@ -1,0 +1,108 @@
+"""Our figures beside the paper's, from results on disk."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedwild.api import start
+from fedwild.core.errors import UserError
+from fedwild.results.papers import table
+from fedwild.results.reproduction import Plan, outcomes_of, plan, result_table
+from fedwild.results.tables import csv_text, markdown_text
+
+ONLY = {"data": "mnist", "partition": "c2", "method": "close-set"}
+QUICK = ["method.epochs=1", "federation.clients=2", "partition.k=5"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """Two seeds of one cell; the figures in their results are replaced by the test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDWILD_DATA", str(tmp_path_factory.getbasetemp() / "no-data"))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "no-data"))
+        folder = tmp_path_factory.mktemp("runs")
+        made = plan(table("fedov/table1").only(ONLY), folder, 0.01, [0, 1], stand_in=True, settings=QUICK)
+    for run in made.runs:
+        start(run.config.with_engine(workers=0), run.folder, lambda event: None)
+    return made
+
+
+def put(made: Plan, *values: float | None) -> None:
+    """Closed accuracies into the results."""
+    for run, value in zip(made.runs, values, strict=True):
+        path: Path = run.folder / "result.json"
+        result = json.loads(path.read_text())
+        result["metrics"]["closed_accuracy"] = value
+        path.write_text(json.dumps(result))
+
+
+def test_ours_is_mean_and_sample_deviation_over_seeds_in_the_papers_unit(made: Plan) -> None:
+    put(made, 0.25, 0.5)
+    (outcome,) = outcomes_of(made, {})
+    assert outcome.values == (25.0, 50.0)
+    assert outcome.mean == 37.5
+    assert outcome.deviation == pytest.approx(statistics.stdev([25, 50]))
+    assert outcome.difference == pytest.approx(37.5 - 44.3)
+
+
+def test_the_table_shows_paper_ours_and_difference(made: Plan) -> None:
+    put(made, 0.25, 0.5)
+    shown = result_table(made, outcomes_of(made, {}))
+    text = markdown_text(shown)
+    assert "44.30 ± 6.40 %" in text
+    assert "37.50 ± 17.68 %†" in text
+    assert "-6.80" in text
+    assert "at scale 0.01" in shown.title
+    assert "† not the paper's data: digits for mnist." in shown.notes
+    assert "Changed: method.epochs=1, federation.clients=2, partition.k=5." in shown.notes
+    head, row = csv_text(shown).splitlines()
+    cells = dict(zip(head.split(","), row.split(","), strict=True))
+    assert float(cells["ours"]) == 37.5
+    assert float(cells["paper"]) == 44.3
+
+
+def test_a_seed_without_a_defined_figure_is_left_out(made: Plan) -> None:
+    put(made, 0.25, None)
+    (outcome,) = outcomes_of(made, {})
+    assert outcome.values == (25.0,)
+    assert outcome.deviation is None
+    assert "25.00 %† (1 of 2)" in markdown_text(result_table(made, [outcome]))
+
+
+def test_a_figure_that_is_never_defined_is_said_to_be_so(made: Plan) -> None:
+    put(made, None, None)
+    (outcome,) = outcomes_of(made, {})
+    assert (outcome.mean, outcome.difference, outcome.problem) == (None, None, "not defined")
+    assert "not defined" in markdown_text(result_table(made, [outcome]))
+
+
+def test_runs_to_come_and_failures_are_told_apart(made: Plan, tmp_path: Path) -> None:
+    later = plan(made.table, tmp_path, 0.01, [9], stand_in=True)
+    (waiting,) = outcomes_of(later, {})
+    assert waiting.problem == "not run yet"
+    (failed,) = outcomes_of(later, {later.runs[0].label: UserError("nobody came")})
+    assert failed.problem == "failed: nobody came"
+
+
+def test_programs_get_all_of_it(made: Plan) -> None:
+    put(made, 0.25, 0.5)
+    (outcome,) = outcomes_of(made, {})
+    described = outcome.described()
+    assert described["keys"]["method"] == "close-set"
+    assert (described["paper"], described["paper_deviation"], described["ours"]) == (44.3, 6.4, 37.5)
+    assert described["stand_in"] == "digits for mnist"
+    assert [Path(folder).is_dir() for folder in described["runs"]] == [True, True]
+    assert not math.isnan(described["difference"])
+
+
+def test_a_domain_that_is_left_out_has_no_figure(made: Plan) -> None:
+    cell = table("fedpd/table1").only({"method": "fedpd", "figure": "accuracy", "domain": "svhn"}).cells[0]
+    entry = replace(made.entries[0], cell=cell)
+    (outcome,) = outcomes_of(replace(made, entries=(entry,)), {})
+    assert (outcome.values, outcome.problem) == ((), "svhn is left out")
