@@ -8,6 +8,8 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Without this, Material prints a notice about its end of life and its successor on each build.
+export NO_MKDOCS_2_WARNING := 1
 
 .PHONY: run test lint docs coverage bench bounds browser clean
 
@@ -34,7 +36,7 @@ bench: $(INSTALLED)
 
 # The report is opened in a real browser. Without one its tests are skipped, but in CI that is a failure.
 browser:
-	@command -v chromium > /dev/null || command -v google-chrome > /dev/null || { \
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } > /dev/null || { \
 		[ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && echo "installing chromium ..." && \
 		apt-get update -qq > /dev/null 2>&1 && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium > /dev/null 2>&1; \

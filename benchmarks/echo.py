@@ -1,4 +1,4 @@
-"""A method that costs nothing but its payloads, to measure what carries them."""
+"""A method that does nothing but exchange payloads, to measure the cost of transport."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedwild.core.settings import Settings
+from fedwild.contract import Answering, Client, Method, Phase, Prediction, Predictor, Replies, Rounds, Server
 from fedwild.core.payload import Payload
-from fedwild.contract import Client, Method, Phase, Prediction, Predictor, Replies, Server
 from fedwild.core.rng import Rng
+from fedwild.core.settings import Settings
 
 
 class Echo(Method):
-    """Clients send back what they get."""
+    """Clients return what they receive."""
 
     name = "benchmarks.echo:Echo"
 
     class Params(Settings):
         kilobytes: int = Field(250, ge=1, description="size of the payload")
-        tensors: int = Field(10, ge=1, description="in how many tensors")
+        tensors: int = Field(10, ge=1, description="number of tensors")
         rounds: int = Field(3, ge=1, description="round trips")
 
     params: Params
 
     def phases(self) -> Sequence[Phase]:
-        return [Phase("echo", self.params.rounds)]
+        return [Rounds("echo", self.params.rounds, self)]
 
     def start(self, server: Server) -> None:
         server.state.put("blob", blob(self.params.kilobytes, self.params.tensors))
@@ -42,8 +42,8 @@ class Echo(Method):
         for reply in replies:
             server.state.put("blob", reply.payload.group("blob"))
 
-    def predictor(self, server: Server, client: Client | None = None) -> Predictor:
-        return Constant(len(server.classes))
+    def answers(self, server: Server) -> Answering:
+        return Answering(lambda _: Constant(len(server.classes)), server.clients)
 
 
 class Constant(Predictor):
@@ -57,7 +57,7 @@ class Constant(Predictor):
 
 
 def blob(kilobytes: int, tensors: int) -> dict[str, Tensor]:
-    """So many kilobytes of noise in so many tensors."""
+    """Return this many kilobytes of noise in this many tensors."""
     generator = torch.Generator().manual_seed(0)
     length = kilobytes * 1000 // 4 // tensors
     return {f"tensor-{i:04d}": torch.rand(length, generator=generator) for i in range(tensors)}

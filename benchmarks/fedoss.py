@@ -17,19 +17,23 @@ import torch
 from torch import Tensor
 
 from benchmarks.fedov import smallest
-from fedwild.training.corrections.base import ClientCorrection
-from fedwild.methods.fedoss.method import FedOSS, FedOSSParams
-from fedwild.models import build
-from fedwild.methods.fedoss.branches import BranchKind, make_branch
-from fedwild.training.objectives import CrossEntropy
-from fedwild.openset import make_score
-from fedwild.statistics.gaussians import Gaussian, moments, unlikely
+from fedwild.contract import Client, Step, Task
 from fedwild.core.payload import Payload
-from fedwild.engines.threads import single_thread
 from fedwild.core.rng import Rng
-from fedwild.methods.fedoss.synthesis import PersonalHead, Tally
-from fedwild.contract.task import Task
+from fedwild.data import Samples
+from fedwild.engines.threads import single_thread
+from fedwild.methods.fedoss.bank import Bank
+from fedwild.methods.fedoss.boundary import InformedAgreement
+from fedwild.methods.fedoss.branches import make_branch
+from fedwild.methods.fedoss.finetune import Finetune
+from fedwild.methods.fedoss.layout import Layouts
+from fedwild.methods.fedoss.personal import PersonalTraining
+from fedwild.methods.fedoss.settings import BranchKind, FedOSSParams
+from fedwild.models import Network, build
+from fedwild.statistics import Gaussian, compute_moments, draw_least_likely
+from fedwild.training.corrections import ClientCorrection, Correction
 from fedwild.training.loop import PLAIN, Descent, LocalTraining
+from fedwild.training.objectives import CrossEntropy
 
 CLASSES, HEADS, BATCH = 5, 8, 32
 NETWORKS: dict[str, dict[str, Any]] = {"simple-cnn": {}, "digit-cnn": {"width": 0.25}, "resnet-18": {"width": 16}}
@@ -42,13 +46,13 @@ def sampling(repeats: int, dims: int = 1024, draws: int = 100, keep: int = 6) ->
     features = torch.randn(3 * dims, dims, generator=generator) @ torch.randn(dims, dims, generator=generator) / 30
     report: dict[str, Any] = {}
     for name, rows in (("full", 3 * dims), ("thin", 200)):
-        gaussian = Gaussian.of(moments(features[:rows]))
+        gaussian = Gaussian.of(compute_moments(features[:rows]))
         rng = np.random.default_rng(0)
         covariance = torch.cov(features.T) + 1e-4 * torch.eye(dims)
         mean = features.mean(0)
 
         def ours(gaussian: Gaussian = gaussian, rng: np.random.Generator = rng) -> Tensor:
-            return gaussian.at(unlikely(dims, draws, keep, rng))
+            return gaussian.transform(draw_least_likely(dims, draws, keep, rng))
 
         def by_density(mean: Tensor = mean, covariance: Tensor = covariance) -> Tensor:
             # As it is usually written: the distribution is made from the covariance that arrived, for every batch.
@@ -73,29 +77,35 @@ def sampling(repeats: int, dims: int = 1024, draws: int = 100, keep: int = 6) ->
     return report
 
 
+def no_samples(part: str) -> Samples:
+    return Samples(torch.empty(0, *SHAPE), torch.empty(0).long(), torch.empty(0).long())
+
+
 def step(name: str, params: dict[str, Any], branch: BranchKind, repeats: int) -> dict[str, Any]:
     """Milliseconds of a training step: plain, pre-training with a personal head, and fine-tuning with DUSS and FOSS."""
     torch.manual_seed(0)
     model = build(name, SHAPE, CLASSES + 1, params=params).train()
     settings = FedOSSParams(branch=branch, boundary="all")
-    method = FedOSS(settings, correction=None, score=make_score("proser"))
-    layout = method.layout(Task(SHAPE, name, params), CLASSES)
+    task, layouts = Task(SHAPE, name, params), Layouts(settings)
+    layout = layouts.of(task, CLASSES)
     x, y = torch.rand(BATCH, *SHAPE), torch.randint(0, CLASSES, (BATCH,))
     training = LocalTraining(optimizer="adam", lr=1e-5)
     head = make_branch(settings.branch, model, layout.cut, CLASSES)
-    personal = PersonalHead(layout.cut, head, training.optimiser(head), torch.zeros(CLASSES))
+    personal = PersonalTraining(layout.cut, head, training.optimiser(head), torch.zeros(CLASSES))
 
     payload = Payload(info={"held": {f"client-{i}": list(range(CLASSES)) for i in range(HEADS)}})
     for i in range(HEADS):
         payload.put(f"bank/client-{i}", make_branch(settings.branch, model, layout.cut, CLASSES).state_dict())
     for k in range(CLASSES):
-        payload.put(f"gaussians/{k}", Gaussian.of(moments(torch.rand(300, layout.grid.dims))).tensors())
-    # All samples are pushed, as the costliest batch has it, and the heads are asked all the same.
-    asked = FedOSS(settings.model_copy(update={"boundary": "informed"}), correction=None, score=make_score("proser"))
-    synthesis = method.synthesis(personal, Tally(layout.grid), payload, payload, model, Rng(0))
-    by_heads = asked.recognise(personal, payload)
+        payload.put(f"gaussians/{k}", Gaussian.of(compute_moments(torch.rand(300, layout.grid.dims))).tensors())
+    phase = Finetune("finetune", 1, settings, Correction(Correction.Params()), layouts)
+    classes = tuple(str(k) for k in range(CLASSES))
+    client = Client("client-0", task, Step("finetune", 0, 0), classes, no_samples, {})
+    synthesis = phase.synthesis(personal, payload, client, model, Rng(0))
+    by_heads = InformedAgreement(settings, layout.cut, Bank.received(payload, head, CLASSES))
 
-    def recognise(model: Any, h: Tensor, y: Tensor, draws: torch.Generator) -> Tensor:
+    # All samples are pushed, as in the most expensive batch, and the heads answer all the same.
+    def recognise(model: Network, h: Tensor, y: Tensor, draws: torch.Generator) -> Tensor:
         return by_heads(model, h, y, draws) | True
 
     synthesis.recognise = recognise

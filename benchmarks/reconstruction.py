@@ -32,7 +32,7 @@ from fedwild.models import Network
 from fedwild.training.objectives.prototype_contrast import PrototypeContrast
 from fedwild.openset.adversarial import held_still
 from fedwild.core.payload import Payload
-from fedwild.results.pictures.drawing import counted
+from fedwild.core.text import count
 from fedwild.results.pictures.sheet import Sheet, pixels, write
 from fedwild.contract import Reply
 from fedwild.engines.threads import single_thread
@@ -453,7 +453,7 @@ def sheet_of(data: str, found: Sequence[Cluster], shots: Mapping[str, Shots], im
             "below each, its correlation with the nearest member"
         ),
         pictures=np.stack(pictures),
-        row_names=[counted(len(found[i].members), "sample") for i in shown],
+        row_names=[count(len(found[i].members), "sample") for i in shown],
         column_names=["member", "mean", *(who for who, _ in columns)],
         wide=[2 + number * len(columns) // len(shots) for number in range(len(shots))],
         about={},
@@ -471,7 +471,7 @@ def table(report: Mapping[str, Any]) -> str:
             told = (
                 f"{case['purity']:.0%} of one class, which the centroid alone tells in {case['class_by_centroid']:.0%}"
             )
-            lines += ["", f"{network} network, {counted(case['clusters'], 'cluster')} of {case['size']:g}: {told}"]
+            lines += ["", f"{network} network, {count(case['clusters'], 'cluster')} of {case['size']:g}: {told}"]
             lines.append(" " * 13 + "".join(f"{name:>12}" for name in names))
             for who, figures in case["images"].items():
                 lines.append(f"{who:13}" + "".join(f"{figures[name]:12.3f}" for name in names))

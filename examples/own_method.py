@@ -4,8 +4,8 @@
     fedwild run --method own_method:NearestMean
     fedwild run --method own_method:NearestMean --set method.unit_length=false
 
-Each client sends the sum and the number of its inputs per class. The server divides. The answer is the class whose
-mean is nearest, and the distance to it is the unknown score.
+Each client sends the sum and the number of its inputs per class. The answer is the class whose mean is nearest, and
+the distance to it is the unknown score.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedwild.core.settings import Settings
+from fedwild.contract import Answering, Client, Method, Phase, Prediction, Predictor, Replies, Rounds, Server
 from fedwild.core.payload import Payload
-from fedwild.contract import Client, Method, Phase, Prediction, Predictor, Replies, Server
 from fedwild.core.rng import Rng
+from fedwild.core.settings import Settings
 
-FAR = 1e6  # the distance to a class that nobody has sent
+FAR = 1e6  # the distance to a class that no client has
 
 
 class NearestMean(Method):
@@ -33,10 +33,10 @@ class NearestMean(Method):
     params: Params
 
     def phases(self) -> Sequence[Phase]:
-        return [Phase("train", 1)]
+        return [Rounds("train", 1, self)]
 
     def send(self, server: Server, client: str) -> Payload:
-        return Payload()  # nothing to tell
+        return Payload()
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         x, y = client.train.all()
@@ -48,14 +48,15 @@ class NearestMean(Method):
     def merge(self, server: Server, replies: Replies) -> None:
         sums: dict[str, Tensor] = {}
         counts: dict[str, int] = {}
-        for reply in replies:  # in the order of the clients' names
+        for reply in replies:
             for k, value in reply.payload.group("sums").items():
                 sums[k] = sums.get(k, torch.zeros_like(value)) + value
                 counts[k] = counts.get(k, 0) + reply.payload.info["counts"][k]
         server.state.put("means", {k: sums[k] / counts[k] for k in sums})
 
-    def predictor(self, server: Server, client: Client | None = None) -> Predictor:
-        return Nearest(server.state.group("means"), len(server.classes), self.params.unit_length)
+    def answers(self, server: Server) -> Answering:
+        means, classes = server.state.group("means"), len(server.classes)
+        return Answering(lambda _: Nearest(means, classes, self.params.unit_length), server.clients)
 
 
 class Nearest(Predictor):
@@ -66,7 +67,7 @@ class Nearest(Predictor):
 
     def predict(self, x: Tensor) -> Prediction:
         x = features(x, self.unit_length)
-        distances = torch.full((len(x), self.classes), FAR)
+        distances = x.new_full((len(x), self.classes), FAR)
         for k, mean in self.means.items():
             distances[:, int(k)] = (x - mean).norm(dim=1)
         return Prediction(-distances, distances.amin(1).double())

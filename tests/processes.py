@@ -1,4 +1,4 @@
-"""Which processes are still there."""
+"""Which processes are still running."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import psutil
 
 
 def living(processes: list[Any]) -> list[Any]:
-    """Those that have not ended, and are not only waiting to be counted."""
+    """Return the processes that have not ended; a zombie counts as ended."""
     return [process for process in processes if is_alive(process)]
 
 
@@ -16,5 +16,5 @@ def is_alive(process: Any) -> bool:
     try:
         return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
-        # It ended between the two questions.
+        # It ended between the two calls.
         return False

@@ -10,14 +10,26 @@ from pydantic import Field
 from torch import Tensor
 
 from fedwild.aggregation.means import weighted_mean
-from fedwild.training.corrections import CORRECTIONS, Correction, ClientCorrection
-from fedwild.core.settings import Settings
-from fedwild.methods.fedavg import FedAvg
-from fedwild.models import Network
-from fedwild.core.payload import Payload
-from fedwild.contract import Client, Method, Phase, Prediction, Predictor, Replies, Server
-from fedwild.core.rng import Rng
+from fedwild.contract import (
+    Answering,
+    Client,
+    Draw,
+    Method,
+    Phase,
+    Prediction,
+    Predictor,
+    Replies,
+    Rounds,
+    Server,
+    Traits,
+)
 from fedwild.contract.task import weights_of
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.core.settings import Settings
+from fedwild.methods.fedavg import AveragingRounds, FedAvg
+from fedwild.models import Network
+from fedwild.training.corrections import CORRECTIONS, ClientCorrection, Correction
 
 
 @CORRECTIONS.add("toy-prox")
@@ -78,38 +90,35 @@ class ToyScaffold(Correction):
         server.state.put("control", {n: old.get(n, torch.zeros_like(c)) + share * c for n, c in change.items()})
 
 
-class GrowingHead(FedAvg):
-    """As GAL: learn known classes, exchange once about unlabelled samples, grow the head, learn on."""
+class Exchange(Phase):
+    """One exchange about unlabelled samples, after which the head grows."""
 
-    def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
-        return {} if server.step.phase == "exchange" else super().expects(server)
-
-    def phases(self) -> Sequence[Phase]:
-        return [Phase("known", 2), Phase("exchange", 1), Phase("novel", 2)]
+    def send(self, server: Server, client: str) -> Payload:
+        return Payload.of(model=server.state.group("model"))
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
-        if client.step.phase != "exchange":
-            return super().local(payload, client, rng)
         model = client.task.network(payload.group("model"), len(client.classes))
         with torch.no_grad():
             centre = model.eval().embed(client.unlabelled.all()[0]).mean(0)
         return Payload({"prototype/0": centre}, {"samples": len(client.unlabelled)})
 
     def merge(self, server: Server, replies: Replies) -> None:
-        if server.step.phase != "exchange":
-            return super().merge(server, replies)
         found = weighted_mean(replies, "prototype")
         assert found is not None
         model = server.task.network(server.state.group("model"), len(server.classes))
         server.classes.add("novel-1", origin="discovered", since=server.step.index)
         model.grow_head(len(server.classes), found["0"][None])
         server.state.put("model", weights_of(model))
-        return None
 
 
-class HeadBank(FedAvg):
-    """As FedOSS: a personal head each, kept at its client; a snapshot of all of them goes down to everyone."""
+class GrowingHead(FedAvg):
+    """As GAL: learn known classes, exchange once about unlabelled samples, grow the head, continue to learn."""
 
+    def phases(self) -> Sequence[Phase]:
+        return [AveragingRounds("known", 2, self), Exchange("exchange", 1), AveragingRounds("novel", 2, self)]
+
+
+class HeadBankRounds(AveragingRounds):
     def send(self, server: Server, client: str) -> Payload:
         payload = super().send(server, client)
         payload.put("bank", server.state.group("bank"))
@@ -130,13 +139,19 @@ class HeadBank(FedAvg):
             server.state.put(f"bank/{reply.client}", reply.payload.group("head"))
 
 
-class PrototypesOnly(Method):
-    """As FedProto: only class means travel; every client answers by the nearest one in its own way."""
+class HeadBank(FedAvg):
+    """As FedOSS: a personal head each, kept at its client; a snapshot of all of them goes down to everyone."""
 
-    personal = True
+    round_type = HeadBankRounds
+
+
+class PrototypesOnly(Method):
+    """As FedProto: only class means are exchanged; every client answers with the nearest one in its own way."""
+
+    traits = Traits(personal=True)
 
     def phases(self) -> Sequence[Phase]:
-        return [Phase("train", 2)]
+        return [Rounds("train", 2, self)]
 
     def send(self, server: Server, client: str) -> Payload:
         return Payload.of(prototypes=server.state.group("prototypes"))
@@ -154,9 +169,12 @@ class PrototypesOnly(Method):
                 sums.setdefault(name, []).append(mean.clone())
         server.state.put("prototypes", {name: torch.stack(means).mean(0) for name, means in sums.items()})
 
-    def predictor(self, server: Server, client: Client | None = None) -> Predictor:
-        assert client is not None
-        return Nearest({**server.state.group("prototypes"), **client.state.group("own")}, len(server.classes))
+    def answers(self, server: Server) -> Answering:
+        def predictor(client: Client | None) -> Predictor:
+            assert client is not None
+            return Nearest({**server.state.group("prototypes"), **client.state.group("own")}, len(server.classes))
+
+        return Answering(predictor, server.clients, personal=True)
 
 
 class Nearest(Predictor):
@@ -172,39 +190,33 @@ class Nearest(Predictor):
         return Prediction(logits, -logits.amax(1).double())
 
 
-class Newcomer(FedAvg):
-    """As Gains: a client arrives later and declares, by name, labels that the server has not seen."""
+class Declare(Phase):
+    """The newcomer declares its labels by name, and the head grows."""
 
-    def expects(self, server: Server) -> dict[str, Mapping[str, Tensor]]:
-        return {} if server.step.phase == "declare" else super().expects(server)
-
-    def phases(self) -> Sequence[Phase]:
-        return [Phase("source", 2), Phase("declare", 1), Phase("adapt", 2)]
-
-    def participants(self, server: Server, present: Sequence[str], participation: float, rng: Rng) -> Sequence[str]:
-        return present[-1:] if server.step.phase == "declare" else present
+    def who(self, server: Server, present: Sequence[str], draw: Draw) -> Sequence[str]:
+        return present[-1:]
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
-        if client.step.phase != "declare":
-            return super().local(payload, client, rng)
         declared = [name for name in client.labels if name not in client.classes]
         return Payload(info={"samples": len(client.train), "declares": declared})
 
     def merge(self, server: Server, replies: Replies) -> None:
-        if server.step.phase != "declare":
-            return super().merge(server, replies)
         for reply in replies:
             for name in reply.payload.info["declares"]:
                 server.classes.add(name, origin=reply.client, since=server.step.index)
         model = server.task.network(server.state.group("model"), len(server.state.group("model")["head.bias"]))
         model.grow_head(len(server.classes))
         server.state.put("model", weights_of(model))
-        return None
 
 
-class Masked(FedAvg):
-    """As FedPD: packed bits travel beside the weights."""
+class Newcomer(FedAvg):
+    """As Gains: a client arrives later and declares, by name, labels that the server has not seen."""
 
+    def phases(self) -> Sequence[Phase]:
+        return [AveragingRounds("source", 2, self), Declare("declare", 1), AveragingRounds("adapt", 2, self)]
+
+
+class MaskedRounds(AveragingRounds):
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         reply = super().local(payload, client, rng)
         reply.put("mask", {"bits": torch.arange(16, dtype=torch.uint8)})
@@ -215,9 +227,13 @@ class Masked(FedAvg):
         server.state.put("mask", {r.client: r.payload.group("mask")["bits"].clone() for r in replies})
 
 
-class Mischief(FedAvg):
-    """Clients that fail in every way: client-00 is honest, the others are not."""
+class Masked(FedAvg):
+    """As FedPD: packed bits travel beside the weights."""
 
+    round_type = MaskedRounds
+
+
+class MischiefRounds(AveragingRounds):
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         reply = super().local(payload, client, rng)
         return {
@@ -233,6 +249,12 @@ class Mischief(FedAvg):
         }[client.name]()
 
 
+class Mischief(FedAvg):
+    """Clients that fail in every way: client-00 is honest, the others are not."""
+
+    round_type = MischiefRounds
+
+
 def with_nan(reply: Payload) -> Payload:
     next(iter(reply.tensors.values())).view(-1)[0] = float("nan")
     return reply
@@ -244,9 +266,7 @@ def _die() -> Any:
     os._exit(7)
 
 
-class Noisy(FedAvg):
-    """Draws without asking, tensor by tensor, on both sides, and counts in the server's JSON part."""
-
+class NoisyRounds(AveragingRounds):
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         reply = super().local(payload, client, rng)
         for tensor in reply.group("model").values():
@@ -262,29 +282,39 @@ class Noisy(FedAvg):
         counts[str(server.step.round)] = len(replies)
 
 
-class Stages(FedAvg):
-    """Phases that share a name; each keeps the number it drew."""
+class Noisy(FedAvg):
+    """Draws without asking, tensor by tensor, on both sides, and counts in the server's JSON part."""
 
-    def phases(self) -> Sequence[Phase]:
-        return [Phase("stage", 1), Phase("between", 1), Phase("stage", 1)]
+    round_type = NoisyRounds
 
+
+class DrawingRounds(AveragingRounds):
     def merge(self, server: Server, replies: Replies) -> None:
         super().merge(server, replies)
         server.state.info.setdefault("draws", []).append(server.rng.number("draw"))
 
 
-class Scribbler(FedAvg):
-    """Changes the payload it was lent."""
+class Stages(FedAvg):
+    """Phases that share a name; each keeps the number it drew."""
 
+    def phases(self) -> Sequence[Phase]:
+        return [DrawingRounds(name, 1, self) for name in ("stage", "between", "stage")]
+
+
+class ScribblerRounds(AveragingRounds):
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         for tensor in payload.tensors.values():
             tensor.mul_(0.9)
         return super().local(payload, client, rng)
 
 
-class TwoPasses(FedAvg):
-    """Changes replies in a first pass and averages them in a second."""
+class Scribbler(FedAvg):
+    """Changes the payload it was lent."""
 
+    round_type = ScribblerRounds
+
+
+class TwoPassesRounds(AveragingRounds):
     def merge(self, server: Server, replies: Replies) -> None:
         for reply in replies:
             for tensor in reply.payload.tensors.values():
@@ -292,9 +322,13 @@ class TwoPasses(FedAvg):
         super().merge(server, replies)
 
 
-class Unspeakable(FedAvg):
-    """Says what JSON cannot."""
+class TwoPasses(FedAvg):
+    """Changes replies in a first pass and averages them in a second."""
 
+    round_type = TwoPassesRounds
+
+
+class UnspeakableRounds(AveragingRounds):
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         reply = super().local(payload, client, rng)
         if client.name == "client-01":
@@ -302,9 +336,13 @@ class Unspeakable(FedAvg):
         return reply
 
 
-class DiesOnce(FedAvg):
-    """Its first client is killed from outside the first time, as by a system that runs out of memory."""
+class Unspeakable(FedAvg):
+    """Says what JSON cannot."""
 
+    round_type = UnspeakableRounds
+
+
+class DiesOnceRounds(AveragingRounds):
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         import os
         from pathlib import Path
@@ -314,3 +352,9 @@ class DiesOnce(FedAvg):
             mark.touch()
             os.kill(os.getpid(), 9)
         return super().local(payload, client, rng)
+
+
+class DiesOnce(FedAvg):
+    """Its first client is killed from outside the first time, as by a system that runs out of memory."""
+
+    round_type = DiesOnceRounds

@@ -24,7 +24,7 @@ from fedwild.api import configure
 from fedwild.training.corrections import CORRECTIONS
 from fedwild.data import ClientSplit, Dataset, DataSettings, Samples, Split, samples_of
 from fedwild.discovery import ESTIMATORS
-from fedwild.sites.redaction import told_outside
+from fedwild.sites.redaction import redact
 from fedwild.core.errors import UserError
 from fedwild.runs.experiment import check_embedding
 from fedwild.methods import METHODS, gains
@@ -462,7 +462,7 @@ def test_what_a_transport_tells_of_an_error_has_no_sample(
 ) -> None:
     error = f"ValueError: it fails on {CODED[way](stolen)}, and on nothing else"
     assert searches["large"].in_text(error)
-    told = told_outside(error)
+    told = redact(error)
     assert told.startswith("ValueError: it fails on ")
     assert not searches["large"].in_text(told)
 
@@ -503,7 +503,7 @@ def test_without_that_limit_the_search_would_find_the_only_sample_of_a_class(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(gains, "MIN_INPUTS", 1)
+    monkeypatch.setattr(gains.declare, "MIN_INPUTS", 1)
     run_at_sites(tmp_path / "run", data, "gains", "dense")
     assert "small, local, declare-1: in tensor 'moments/mean'" in found(heard, searches)
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedwild import api
 from fedwild.api import Run, configure
-from fedwild.runs.config import Config
-from fedwild.data import ClientSplit, Dataset, Split
+from fedwild.contract.task import Task
 from fedwild.core.errors import RoundFailed
-from fedwild.runs.experiment import Experiment, fingerprint
+from fedwild.core.registry import Registry
+from fedwild.data import ClientSplit, Dataset, Split
+from fedwild.lifecycle import start as starting
 from fedwild.lifecycle.rounds import Federation, Listener
 from fedwild.methods import METHODS
-from fedwild.core.registry import Registry
+from fedwild.runs.config import Config
+from fedwild.runs.experiment import Experiment, fingerprint
 from fedwild.runs.folder import RunFolder
-from fedwild.contract.task import Task
 
 
 def tiny_dataset(classes: int, per_class: int = 12, seed: int = 0, unknown: int = 1) -> Dataset:
@@ -108,7 +108,11 @@ def brief(method: str) -> dict[str, Any]:
 
 def tiny_experiment(method: str, dataset: Dataset, split: Split, settings: dict[str, Any] | None = None) -> Experiment:
     """An experiment over given data; `settings` are tables that win over the brief ones."""
-    base: dict[str, Any] = {"method": {"name": method, **brief(method)}, "model": {"name": "mlp", "hidden": [8, 6]}}
+    base: dict[str, Any] = {
+        "method": {"name": method, **brief(method)},
+        "model": {"name": "mlp", "hidden": [8, 6]},
+        "evaluation": {"every": 0},
+    }
     config: Config = configure(base, data="tiny", settings=settings or {})
     assert config.model is not None
     task = Task(dataset.input_shape, config.model.name, config.model.params.model_dump())
@@ -152,11 +156,11 @@ def opened(folder: Path) -> Run:
 
 def fail_for_seed_0(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have runs with seed 0 fail as if no client answered."""
-    start = api.start
+    start = starting.start
 
     def failing(config: Config, *rest: Any) -> Run:
         if config.seed == 0:
             raise RoundFailed("nobody answered")
         return start(config, *rest)
 
-    monkeypatch.setattr(api, "start", failing)
+    monkeypatch.setattr(starting, "start", failing)

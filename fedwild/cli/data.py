@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +13,7 @@ from fedwild.cli.options import (
     Data,
     Json,
     Partition,
+    PathOption,
     Quiet,
     Seed,
     Settings,
@@ -49,15 +49,20 @@ def data_show(
     clients: Clients = None,
     seed: Seed = None,
     settings: Settings = None,
-    png: Annotated[Path, typer.Option(metavar="FILE", help="Where to draw the picture.")] = Path("data.png"),
+    picture: Annotated[
+        PathOption, typer.Option("--out", metavar="FILE", help="Also draw a picture: .png, .svg or .pdf.")
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show how classes fall on clients, in the terminal and as a PNG."""
+    """Show how many samples of each class each client holds, in the terminal and, with --out, as a picture."""
     from fedwild import api
-    from fedwild.results.pictures.dealing import described, png_picture, terminal_picture
+    from fedwild.results.pictures.dealing import described, terminal_picture, write
+    from fedwild.results.pictures.files import check_drawable
     from fedwild.runs.experiment import load_and_deal
 
+    if picture is not None:
+        check_drawable(picture)
     resolved = api.configure(
         config,
         data=data or None,
@@ -69,10 +74,12 @@ def data_show(
     with working(quiet) as work:
         work.tell("loading the data")
         dataset, split, _ = load_and_deal(resolved, progress=work.download)
-        work.tell("drawing")
-        png_picture(dataset, split, png)
+        if picture is not None:
+            work.tell("drawing")
+            write(dataset, split, picture)
     if as_json:
-        print(json.dumps({**described(dataset, split), "png": str(png)}))
+        print(json.dumps({**described(dataset, split), "picture": None if picture is None else str(picture)}))
         return
     out.print(terminal_picture(dataset, split, out.width))
-    out.print(f"picture written to {png}", highlight=False, markup=False)
+    if picture is not None:
+        out.print(f"picture written to {picture}", highlight=False, markup=False, soft_wrap=True)

@@ -40,28 +40,36 @@ from fedwild.cli.options import (
 )
 from fedwild.core.errors import UserError
 
-flower_app = typer.Typer(help="Certificates and keys for real sites, and Flower's own programs.", no_args_is_help=True)
+flower_app = typer.Typer(
+    help="Create certificates and keys for real sites, and apps for Flower's own programs.", no_args_is_help=True
+)
 
 
 def site(
-    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the coordinator listens.")],
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The coordinator's address.")],
     data: Annotated[
-        str, typer.Option(metavar="PATH", help="This site's data: image folder, .npz, .csv, or a data set's name.")
+        str,
+        typer.Option(metavar="PATH", help="This site's data: an image folder, .npz, .csv, or the name of a data set."),
     ],
-    name: Annotated[str, typer.Option(metavar="NAME", help="What this site is called, such as hospital-a.")],
+    name: Annotated[str, typer.Option(metavar="NAME", help="This site's name, such as hospital-a.")],
     key: Annotated[
-        PathOption, typer.Option(metavar="FILE", help="This site's private key; the coordinator has its public one.")
+        PathOption, typer.Option(metavar="FILE", help="This site's private key. The coordinator needs the public key.")
     ] = None,
     ca: Annotated[
-        PathOption, typer.Option(metavar="FILE", help="The certificate of who signed the coordinator's (no TLS).")
+        PathOption,
+        typer.Option(
+            metavar="FILE", help="The certificate of the authority that signed the coordinator's (default: no TLS)."
+        ),
     ] = None,
     labels: Annotated[
         Names,
-        typer.Option("--label", metavar="OWN=NAME", help="Own name of a class, and the federation's; repeatable."),
+        typer.Option(
+            "--label", metavar="OWN=NAME", help="This site's name of a class and the federation's; repeatable."
+        ),
     ] = None,
     folder: Annotated[
         PathOption,
-        typer.Option(metavar="DIR", help="Keeps who this site is, and its state (~/.local/state/fedwild)."),
+        typer.Option(metavar="DIR", help="Folder for this site's identity and state (~/.local/state/fedwild)."),
     ] = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:0 ...")] = "cpu",
     wait: Annotated[Number, typer.Option(metavar="SECONDS", help="How long to wait for the coordinator (60).")] = None,
@@ -69,8 +77,8 @@ def site(
 ) -> None:
     """Take part in a federation as a real site, with this machine's data, until stopped with Ctrl-C.
 
-    The data never leaves: what goes to the coordinator are models, figures, class names and counts. Start the site
-    again after a crash with the same --name and --folder, and it goes on where it was.
+    The data never leaves the site: it sends models, figures, class names and counts. After a crash, start the site
+    again with the same --name and --folder to continue.
 
     Examples:
 
@@ -90,7 +98,7 @@ def site(
 
     renamed = pairs("--label", labels or [])
     options = SiteOptions(superlink, data, name, key, ca, folder, renamed, device, seconds)
-    # A service manager's way to stop a site is as good as Ctrl-C: it says goodbye, and may come back at once.
+    # Service managers stop a site with SIGTERM. As after Ctrl-C, it disconnects and can reconnect at once.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         run_site(options, tell)
@@ -106,14 +114,14 @@ def coordinate(
     superlink: Superlink = None,
     listen: Listen = None,
     certificates: Certificates = None,
-    sites: Annotated[Number, typer.Option(metavar="N", help="How many sites to begin with (2).")] = None,
+    sites: Annotated[Number, typer.Option(metavar="N", help="How many sites the run starts with (2).")] = None,
     method: Method = None,
     model: Model = None,
     rounds: Rounds = None,
     seed: Seed = None,
     start_from: StartFrom = None,
     out_folder: Annotated[
-        PathOption, typer.Option("--out", metavar="DIR", help="The run folder to make (runs/METHOD-sites-NNN).")
+        PathOption, typer.Option("--out", metavar="DIR", help="The run folder to create (runs/METHOD-sites-NNN).")
     ] = None,
     settings: Settings = None,
     tensorboard: TensorBoard = False,
@@ -121,10 +129,10 @@ def coordinate(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a federation of real sites, which come with `fedwild site`, and measure it where the data is.
+    """Train a federation of real sites, which connect with `fedwild site`, and measure it at the sites.
 
     The command waits for the sites, then trains as `fedwild run` does. Without --superlink it starts Flower's SuperLink
-    itself, and lets in at --listen what sites need and nothing else. After a crash, `fedwild resume RUN` goes on.
+    itself, and serves only sites at --listen. After a crash, `fedwild resume RUN` continues the run.
 
     Examples:
 
@@ -135,13 +143,13 @@ def coordinate(
       fedwild coordinate --method fedov --listen 127.0.0.1:8443 --set 'data.coordinator="holdout.npz"'
     """
     with needs_flower():
-        from fedwild.sites.coordinator import coordinate as begin
+        from fedwild.sites.coordinator import coordinate as run_over_sites
         from fedwild.sites.coordinator import settings_for_sites
     from fedwild.api import flag_layer
     from fedwild.core.toml import read_toml
-    from fedwild.runs.config import setting_layers
     from fedwild.display.run_display import RunDisplay
     from fedwild.results.tracking import tracked
+    from fedwild.runs.config import setting_layers
 
     flags = flag_layer(
         method=method, model=model, clients=whole(sites), rounds=whole(rounds), seed=whole(seed), start_from=start_from
@@ -151,24 +159,26 @@ def coordinate(
         read_toml(config) if config is not None else {}, flags, engine, *setting_layers(settings or ())
     )
     with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard) as listener:
-        done = begin(resolved, out_folder, listener)
+        done = run_over_sites(resolved, out_folder, listener)
     show_result(done, as_json, no_report)
 
 
 @flower_app.command("keys")
 def flower_keys(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write them; sites can be added later.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write to; sites can be added later.")],
     hosts: Annotated[
         Names,
-        typer.Option("--host", metavar="HOST", help="The coordinator's name or address; repeatable (localhost)."),
+        typer.Option(
+            "--host", metavar="HOST", help="The coordinator's host name or IP address; repeatable (localhost)."
+        ),
     ] = None,
     sites: Annotated[Names, typer.Option("--site", metavar="NAME", help="A site that needs a key; repeatable.")] = None,
-    days: Annotated[Number, typer.Option(metavar="N", help="How long the certificate is valid (365).")] = None,
+    days: Annotated[Number, typer.Option(metavar="N", help="The certificate's validity in days (365).")] = None,
 ) -> None:
-    """Make a test certificate authority, the coordinator's certificate, and a key for each site.
+    """Create a test certificate authority, the coordinator's certificate, and a key for each site.
 
-    Give each site DIR/ca.pem and its own DIR/sites/NAME.key, by a way you trust; the rest stays with the coordinator. A
-    hospital group with an authority of its own puts its certificates under the same names.
+    Give each site DIR/ca.pem and its own DIR/sites/NAME.key over a channel you trust; the other files stay with the
+    coordinator. If you have your own authority, put its certificates under the same names.
 
     Examples:
 
@@ -186,16 +196,16 @@ def flower_keys(
 
 @flower_app.command("app")
 def flower_write_app(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to create.")],
     config: ConfigFile = None,
     out_folder: Annotated[
-        Words, typer.Option("--out", metavar="DIR", help="The run folder to make, on the SuperLink's machine.")
+        Words, typer.Option("--out", metavar="DIR", help="The run folder to create on the SuperLink's machine.")
     ] = None,
     settings: Settings = None,
 ) -> None:
-    """Write a Flower app that trains a federation, for `flwr run` and plain SuperLinks and SuperNodes.
+    """Write a Flower app that trains a federation, for `flwr run` with plain SuperLinks and SuperNodes.
 
-    A plain SuperNode says who it is with --node-config 'name="hospital-a" data="/path/to/data"'.
+    A plain SuperNode gets its name and data from --node-config 'name="hospital-a" data="/path/to/data"'.
 
     Examples:
 
@@ -203,20 +213,22 @@ def flower_write_app(
     """
     with needs_flower():
         from fedwild.sites.app import write_app
-        from fedwild.sites.coordinator import check_before, settings_for_sites
+        from fedwild.sites.coordinator import check_settings, settings_for_sites
     from fedwild.core.toml import read_toml
     from fedwild.runs.config import setting_layers
 
     layers = [read_toml(config) if config is not None else {}, *setting_layers(settings or ())]
     resolved = settings_for_sites(*layers)
-    check_before(resolved, None)
+    check_settings(resolved, None)
     write_app(folder, resolved.to_toml(), out=out_folder or "")
-    out.print(f"app written to {folder}: `flwr run {folder}`", highlight=False, markup=False, soft_wrap=True)
+    out.print(
+        f"app written to {folder}: start it with `flwr run {folder}`", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 @contextmanager
 def needs_flower() -> Iterator[None]:
-    """Say how to install Flower where it is missing."""
+    """Explain how to install Flower if it is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

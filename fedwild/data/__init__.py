@@ -2,11 +2,11 @@
 
 from fedwild.data.classes import ClassRoles, choose_classes
 from fedwild.data.dataset import Dataset
-from fedwild.data.partition import PARTITIONS, PartitionEntry, default_partition, parse_partition
+from fedwild.data.partitions import PARTITIONS, Partition, PartitionSettings, choose_partition, partition_settings
 from fedwild.data.samples import NO_CLASS, Samples, samples_of
-from fedwild.data.settings import SITES, DataSettings, NewcomerSettings, PartitionSettings
-from fedwild.data.sources import DATASETS, DataEntry, check_names, data_names, load, prepare, with_newcomers
-from fedwild.data.split import ClientSplit, Split, admitted, make_split, site_split
+from fedwild.data.settings import SITES, DataSettings, NewcomerSettings
+from fedwild.data.sources import DATASETS, DataEntry, check_names, load, prepare, with_newcomers
+from fedwild.data.split import ClientSplit, Split, add_newcomers, make_split, site_split
 
 __all__ = [
     "DATASETS",
@@ -19,18 +19,17 @@ __all__ = [
     "DataSettings",
     "Dataset",
     "NewcomerSettings",
-    "PartitionEntry",
+    "Partition",
     "PartitionSettings",
     "Samples",
     "Split",
-    "admitted",
+    "add_newcomers",
     "check_names",
     "choose_classes",
-    "data_names",
-    "default_partition",
+    "choose_partition",
     "load",
     "make_split",
-    "parse_partition",
+    "partition_settings",
     "prepare",
     "samples_of",
     "site_split",

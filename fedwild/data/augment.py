@@ -1,4 +1,4 @@
-"""Random crops and flips of a whole batch in one gather, drawn from a torch generator."""
+"""Random crops and flips of a whole batch in one gather."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAD = 4
 
 
 def augment_batch(x: Tensor, kinds: Collection[str], generator: torch.Generator) -> Tensor:
-    """Crop (reflect pad 4, random place per sample) and flip x: (b, C, H, W) or (b, C, D, H, W)."""
+    """Return x, (b, C, H, W) or (b, C, D, H, W), shifted by up to 4 pixels with reflection and flipped at random."""
     batch, height, width = len(x), x.shape[-2], x.shape[-1]
     rows = torch.arange(height).expand(batch, height)
     columns = torch.arange(width).expand(batch, width)
@@ -28,6 +28,6 @@ def augment_batch(x: Tensor, kinds: Collection[str], generator: torch.Generator)
 
 
 def reflect(position: Tensor, size: int) -> Tensor:
-    """Positions outside 0..size-1 mirrored at the edge pixel (which is not repeated)."""
+    """Return positions with those outside 0..size-1 mirrored at the edge pixel, which is not repeated."""
     position = position.abs()
     return (size - 1) - ((size - 1) - position).abs()

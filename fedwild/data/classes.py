@@ -1,4 +1,4 @@
-"""Which classes are known, novel (unlabelled) and unknown (test only)."""
+"""The roles of classes: known, novel (unlabelled) and unknown (test only)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedwild.data.settings import DataSettings
 from fedwild.core.errors import UserError, unknown_name
+from fedwild.core.text import count
+from fedwild.data.settings import DataSettings
 
-DEFAULT_KNOWN = {"digits": 6}  # the quick start has something unknown to find
+DEFAULT_KNOWN = {"digits": 6}  # so that the quick start has unknown classes
 
 
 class ClassRoles(NamedTuple):
-    """Class names by role; a class in none of them is left out altogether."""
+    """Class names by role; a class without a role is not used."""
 
     known: tuple[str, ...]
     novel: tuple[str, ...]
@@ -21,23 +22,25 @@ class ClassRoles(NamedTuple):
 
 
 def choose_classes(classes: tuple[str, ...], dataset_name: str, data: DataSettings) -> ClassRoles:
-    """Resolve names and counts: named classes are taken first, counts then take from what is left."""
+    """Return the classes of each role: named classes first, then counts from the remaining ones."""
     named = {role: value for role in ClassRoles._fields if isinstance(value := getattr(data, role), list)}
     _check_names(classes, named)
     free = _free_classes(classes, named, data.class_seed)
     counts = _counts(len(free), dataset_name, data)
     asked = sum(counts.values())
     if asked > len(free):
-        wish = ", ".join(f"data.{role}={count}" for role, count in counts.items() if count)
-        raise UserError(f"{wish}: together more than the {len(free)} of {len(classes)} classes that are left for them.")
+        asked_for = ", ".join(f"data.{role} = {number}" for role, number in counts.items() if number)
+        raise UserError(
+            f"{asked_for} is not allowed: only {len(free)} of {len(classes)} classes are available for these counts."
+        )
     chosen: dict[str, tuple[str, ...]] = {role: tuple(names) for role, names in named.items()}
-    for role, count in counts.items():
-        taken, free = free[:count], free[count:]
+    for role, number in counts.items():
+        taken, free = free[:number], free[number:]
         chosen[role] = tuple(name for name in classes if name in set(taken))
     if data.stages and sum(data.stages) != len(chosen["novel"]):
         raise UserError(
-            f"data.stages={data.stages} is not allowed: it adds up to {sum(data.stages)}, and {len(chosen['novel'])} "
-            "classes are novel (data.novel)."
+            f"data.stages = {data.stages} is not allowed: it sums to {sum(data.stages)}, but data.novel gives "
+            f"{count(len(chosen['novel']), 'novel class', 'novel classes')}."
         )
     return ClassRoles(**chosen)
 
@@ -49,12 +52,14 @@ def _check_names(classes: tuple[str, ...], named: dict[str, list[str]]) -> None:
             if name not in classes:
                 raise unknown_name(f"data.{role}: class", name, classes)
             if name in owner:
-                raise UserError(f"class {name!r} is both in data.{owner[name]} and in data.{role}: keep one of them.")
+                raise UserError(
+                    f"class {name!r} is in both data.{owner[name]} and data.{role}: remove it from one of them."
+                )
             owner[name] = role
 
 
 def _free_classes(classes: tuple[str, ...], named: dict[str, list[str]], seed: int | None) -> list[str]:
-    """Classes nobody named, in order or shuffled by the seed."""
+    """Return the classes that no role names, in order or shuffled by the seed."""
     taken = {name for names in named.values() for name in names}
     free = [name for name in classes if name not in taken]
     if seed is None:
@@ -63,7 +68,7 @@ def _free_classes(classes: tuple[str, ...], named: dict[str, list[str]], seed: i
 
 
 def _counts(free: int, dataset_name: str, data: DataSettings) -> dict[str, int]:
-    """How many of the free classes each role takes that was not given by names."""
+    """Return how many free classes each role takes, for roles that are given as counts."""
     counts: dict[str, int] = {}
     novel = data.novel if isinstance(data.novel, int) else 0
     unknown = data.unknown if isinstance(data.unknown, int) else 0
@@ -74,7 +79,9 @@ def _counts(free: int, dataset_name: str, data: DataSettings) -> dict[str, int]:
     elif data.known is None:
         rest = free - novel - unknown
         if rest < 1:
-            raise UserError(f"data.novel={data.novel!r} and data.unknown={data.unknown!r} leave no class to be known.")
+            raise UserError(
+                f"data.novel = {data.novel!r} and data.unknown = {data.unknown!r} leave no class to be known."
+            )
         counts["known"] = min(rest, DEFAULT_KNOWN.get(dataset_name, rest))
     if isinstance(data.novel, int):
         counts["novel"] = data.novel

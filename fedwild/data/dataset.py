@@ -1,4 +1,4 @@
-"""A data set in memory: images or vectors with class names, domains and, if known, owners."""
+"""A data set in memory: images or vectors with class names, domains and, if the files name them, owners."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 class Dataset:
     """Training and test samples whose labels index `classes`.
 
-    x: (n, C, H, W) or (n, C, D, H, W) images, uint8 (0..255) or float32 in [0, 1]; (n, d) vectors, float32,
-    or uint8 for counts (which are used as they are, see `divisor`). y, domain, owner: (n,) int64.
+    x: (n, C, H, W) or (n, C, D, H, W) images, uint8 (0..255) or float32 in [0, 1]; (n, d) vectors, float32, or uint8
+    for counts, which are not scaled (see `divisor`). y, domain, owner: (n,) int64.
     """
 
     name: str
@@ -39,15 +39,15 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample: (C, H, W), (C, D, H, W) or (d,)."""
+        """The shape of one sample: (C, H, W), (C, D, H, W) or (d,)."""
         return tuple(self.x_train.shape[1:])
 
     @property
     def divisor(self) -> float:
-        """What a stored value is divided by to become a model's input: 255 for uint8 images, else 1."""
+        """The number by which stored values are divided to become inputs: 255 for uint8 images, else 1."""
         return stored_divisor(self.x_train)
 
 
 def stored_divisor(x: Tensor) -> float:
-    """255 for uint8 images; 1 for float tensors and for vectors of counts."""
+    """Return 255 for uint8 images, 1 for float tensors and for vectors of counts."""
     return 255.0 if x.dtype == torch.uint8 and x.dim() > 2 else 1.0

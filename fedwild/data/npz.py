@@ -1,4 +1,4 @@
-"""Reading and writing .npz files without pickle: clear errors, deterministic bytes, never half a file."""
+"""Reading and writing .npz files without pickle: clear errors, deterministic bytes, atomic writes."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from fedwild.core.errors import UserError
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of a .npz; pickled (object) arrays are refused."""
+    """Return all arrays of a .npz file; pickled (object) arrays are rejected."""
     try:
-        # Opened here: given a path, numpy would leave a damaged archive's file open.
+        # Opened here because NumPy does not close the file of a damaged archive.
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
-                raise ValueError("it holds a single array, not an archive")
+                raise ValueError("it is a single array, not an archive")
             with archive:
                 return {key: archive[key] for key in archive.files}
     except FileNotFoundError:
-        raise UserError(f"{path} is not there.") from None
+        raise UserError(f"{path} does not exist.") from None
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as problem:
         raise UserError(
-            f"{path} cannot be read as .npz ({_why(problem)}): it is damaged, cut short or holds objects."
+            f"{path} cannot be read as .npz ({_first_line(problem)}): it is damaged, truncated or has pickled objects."
         ) from None
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write an uncompressed .npz whose bytes depend only on the arrays; it appears whole or not at all."""
+    """Write an uncompressed .npz file atomically; its bytes depend only on the arrays."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
@@ -54,23 +54,23 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def pack_json(value: Any) -> np.ndarray:
-    """Plain JSON as a uint8 array, so that strings live in a .npz without objects."""
+    """Return JSON as a uint8 array, so that a .npz file can hold text without objects."""
     return np.frombuffer(json.dumps(value, ensure_ascii=False, sort_keys=True).encode(), dtype=np.uint8)
 
 
 def unpack_json(array: np.ndarray) -> Any:
-    """The inverse of `pack_json`."""
+    """Return the value that `pack_json` packed."""
     return json.loads(array.tobytes().decode())
 
 
 def _write_member(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
-    entry = zipfile.ZipInfo(name)  # its date is 1980-01-01, whatever the clock says
+    entry = zipfile.ZipInfo(name)  # dated 1980-01-01, so that the bytes do not depend on the time
     entry.create_system = 3
     with archive.open(entry, "w", force_zip64=True) as member:
         np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
 
 
-def _why(problem: BaseException) -> str:
-    """The first line of the reason, without a final stop."""
+def _first_line(problem: BaseException) -> str:
+    """Return the first line of the message without its full stop, or the type of the exception."""
     lines = str(problem).splitlines()
     return lines[0].rstrip(".") if lines else type(problem).__name__

@@ -1,4 +1,4 @@
-"""Rows of a shared tensor as a client sees them: batches of float inputs and class ids."""
+"""Samples of a client: rows of a shared tensor, read as batches of float inputs and class ids."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedwild.core.errors import UserError
 from fedwild.data.augment import PAD, augment_batch
 from fedwild.data.dataset import Dataset, stored_divisor
 from fedwild.data.settings import DataSettings
-from fedwild.core.errors import UserError
 
 NO_CLASS = -1
 Level = float | Sequence[float] | None
@@ -20,9 +20,8 @@ Level = float | Sequence[float] | None
 class Samples:
     """Some rows of `x`, without a copy.
 
-    x: (N, ...) the whole stored tensor; index: (n,) int64 rows of it; y: (n,) int64 class ids of these rows,
-    already mapped to the caller's numbering (`NO_CLASS` where it has no such class). mean, std: per channel
-    (images) or per feature (vectors), or one number for all.
+    x: (N, ...) the whole stored tensor; index: (n,) int64 rows of it; y: (n,) int64 class ids of these rows, or
+    `NO_CLASS`. mean, std: one number, or one per channel (images) or feature (vectors).
     """
 
     def __init__(
@@ -35,14 +34,14 @@ class Samples:
         augment: Sequence[str] = (),
     ) -> None:
         if y.shape != index.shape or y.dim() != 1:
-            raise ValueError(f"y {tuple(y.shape)} and index {tuple(index.shape)} must be of one equal length")
+            raise ValueError(f"y {tuple(y.shape)} and index {tuple(index.shape)} must have one axis of equal length")
         self.x, self.y, self.index = x, y, index
         self.mean, self.std, self.augment = mean, std, tuple(augment)
         self._divisor = stored_divisor(x)
         self._factor, self._shift = _affine(x, mean, std, self._divisor)
         if self.augment and (x.dim() < 4 or min(x.shape[-2:]) <= PAD):
             raise UserError(
-                f"data.augment={list(self.augment)}: needs images larger than {PAD} pixels, "
+                f"data.augment = {list(self.augment)} is not allowed: it requires images larger than {PAD} pixels, and "
                 f"these samples have shape {tuple(x.shape[1:])}."
             )
 
@@ -57,14 +56,14 @@ class Samples:
     def batches(
         self, batch_size: int, generator: torch.Generator | None = None, augment: bool = False
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """(x float32 (b, ...), y int64 (b,)) over all samples once, shuffled if there is a generator."""
+        """Yield x float32 (b, ...) and y int64 (b,), each sample once, shuffled if a generator is given."""
         index, y = self.index, self.y
         if generator is not None:
             order = torch.randperm(len(index), generator=generator)
             index, y = index[order], y[order]
         kinds = self.augment if augment else ()
         if kinds and generator is None:
-            raise ValueError("augmented batches need a generator")
+            raise ValueError("augmented batches require a generator")
         for rows, labels in zip(index.split(batch_size), y.split(batch_size), strict=True):
             if not len(rows):
                 return
@@ -74,27 +73,27 @@ class Samples:
             yield self._inputs(stored), labels
 
     def all(self, limit: int | None = None) -> tuple[Tensor, Tensor]:
-        """The first `limit` samples (or all) as one float batch, in order."""
+        """Return the first `limit` samples, or all, as one float batch in order."""
         return self._inputs(self.x.index_select(0, self.index[:limit])), self.y[:limit]
 
     def take(self, indices: Tensor | np.ndarray | Sequence[int]) -> Samples:
-        """The samples at these positions of this view."""
+        """Return the samples at these positions."""
         chosen = torch.as_tensor(indices, dtype=torch.int64)
         return Samples(self.x, self.y[chosen], self.index[chosen], self.mean, self.std, self.augment)
 
-    def joined(self, other: Samples) -> Samples:
-        """These samples and then others of the same stored tensor."""
+    def join(self, other: Samples) -> Samples:
+        """Return these samples followed by others of the same stored tensor."""
         if other.x is not self.x:
             raise ValueError("samples of two tensors cannot be joined")
         y, index = torch.cat([self.y, other.y]), torch.cat([self.index, other.index])
         return Samples(self.x, y, index, self.mean, self.std, self.augment)
 
-    def labelled(self, y: Tensor) -> Samples:
-        """The same samples with other class ids (n,)."""
+    def with_labels(self, y: Tensor) -> Samples:
+        """Return the same samples with other class ids (n,)."""
         return Samples(self.x, y, self.index, self.mean, self.std, self.augment)
 
     def _inputs(self, stored: Tensor) -> Tensor:
-        """Stored rows, owned by the caller, as normalised float32."""
+        """Return stored rows, which this call may change, as normalised float32."""
         x = stored if stored.dtype == torch.float32 else stored.float()
         if self._factor is not None:
             return x.mul_(self._factor).add_(self._shift)
@@ -108,7 +107,7 @@ def samples_of(
     ids: Mapping[str, int] | None = None,
     data: DataSettings | None = None,
 ) -> Samples:
-    """Rows `index` of the training or test part, labelled by `ids` (class name to id; default: as stored)."""
+    """Return rows of the training or test part, labelled by `ids` (class name to id; default: as stored)."""
     x, y = (dataset.x_train, dataset.y_train) if part == "train" else (dataset.x_test, dataset.y_test)
     rows = torch.as_tensor(index, dtype=torch.int64)
     labels = y[rows]
@@ -121,7 +120,7 @@ def samples_of(
 
 
 def _affine(x: Tensor, mean: Level, std: Level, divisor: float) -> tuple[Tensor | None, Tensor]:
-    """Factor and shift that make a stored v into (v / divisor - mean) / std; None if neither is asked."""
+    """Return the factor and shift that turn a stored v into (v / divisor - mean) / std; None without either."""
     if mean is None and std is None:
         return None, torch.zeros(())
     centre = _level("mean", 0.0 if mean is None else mean, x)
@@ -130,12 +129,12 @@ def _affine(x: Tensor, mean: Level, std: Level, divisor: float) -> tuple[Tensor 
 
 
 def _level(key: str, value: float | Sequence[float], x: Tensor) -> Tensor:
-    """One number, or one per channel, shaped to broadcast over a batch of x's rows."""
+    """Return one number, or one per channel in a shape that broadcasts over a batch of rows of x."""
     level = torch.as_tensor(value, dtype=torch.float32)
     if level.dim() == 0 or len(level) == 1:
         return level.reshape(())
     if len(level) != x.shape[1]:
         raise UserError(
-            f"data.{key} has {len(level)} values: give one number, or one for each of {x.shape[1]} channels."
+            f"data.{key} has {len(level)} values: use one number, or one for each of {x.shape[1]} channels."
         )
     return level.view(1, -1, *([1] * (x.dim() - 2)))

@@ -1,21 +1,21 @@
-"""Who holds which samples: the open split of a data set over clients, and its file."""
+"""The open split of a data set over clients: the rows of each client, and the file that stores them."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from fedwild.core.errors import UserError, unknown_name
 from fedwild.data.classes import ClassRoles, choose_classes
 from fedwild.data.dataset import Dataset
 from fedwild.data.npz import pack_json, read_npz, unpack_json, write_npz
-from fedwild.data.partition import PARTITIONS, check_params, client_names, default_partition, parse_partition
+from fedwild.data.partitions import Owner, Partition, Rows, choose_partition
 from fedwild.data.settings import DataSettings
-from fedwild.core.errors import UserError, unknown_name
-from fedwild.core.settings import Settings
 
 FORMAT = 1
 _PARTS = ("train", "validation", "unlabelled", "test")
@@ -23,7 +23,7 @@ _PARTS = ("train", "validation", "unlabelled", "test")
 
 @dataclass(frozen=True)
 class ClientSplit:
-    """One client's rows, sorted int64: test indexes x_test, the others index x_train."""
+    """The rows of one client, sorted int64: `test` indexes x_test, the others index x_train."""
 
     name: str
     train: np.ndarray
@@ -35,9 +35,10 @@ class ClientSplit:
 
 @dataclass(frozen=True)
 class Split:
-    """All clients' rows, the roles of the classes, and the rows that belong to nobody.
+    """The rows of all clients, the roles of the classes, and the rows of no client.
 
-    test: rows of x_test whose class has a role; public: unlabelled rows of x_train or x_test (`public_from`).
+    `test` are the rows of x_test whose class has a role; `public` are unlabelled rows of x_train or x_test
+    (`public_from`).
     """
 
     clients: tuple[ClientSplit, ...]
@@ -48,33 +49,33 @@ class Split:
     public: np.ndarray
     public_from: Literal["train", "test"]
     stages: tuple[int, ...] = ()
-    """How many of the novel classes turn up in each stage, in order; nothing: all in the first."""
+    """The number of novel classes that appear in each stage, in order; empty if all appear in the first."""
     newcomers: tuple[str, ...] = ()
-    """The clients that are no members yet when the run begins, in the order in which they arrive."""
+    """The clients that are not members yet when the run starts, in the order in which they are welcomed."""
 
     @property
     def brought(self) -> dict[str, str]:
-        """The classes that are not known but that newcomers have, and the first newcomer that has each."""
+        """The classes that only newcomers have, with the first newcomer that has each."""
         held = {client.name: client.known for client in self.clients}
         pairs = [(label, name) for name in reversed(self.newcomers) for label in reversed(held[name])]
         return {label: name for label, name in reversed(dict(pairs).items()) if label not in self.known}
 
     @property
     def home_test(self) -> np.ndarray:
-        """The rows of `test` that are not a newcomer's."""
+        """The rows of `test` that belong to no newcomer."""
         theirs = [client.test for client in self.clients if client.name in self.newcomers]
         return np.setdiff1d(self.test, np.concatenate(theirs)) if theirs else self.test
 
     @property
     def novel_by_stage(self) -> tuple[tuple[str, ...], ...]:
-        """The novel classes that turn up in each stage."""
+        """The novel classes that appear in each stage."""
         ends = np.cumsum(self.stages or (len(self.novel),)).tolist()
         return tuple(self.novel[start:end] for start, end in zip([0, *ends], ends, strict=False))
 
     def unlabelled_in(self, client: ClientSplit, stage: int, dataset: Dataset) -> np.ndarray:
-        """The client's unlabelled rows that turn up in a stage, counted from 1.
+        """Return the client's unlabelled rows that appear in a stage, counted from 1.
 
-        Novel classes come stage by stage; samples of known classes are spread evenly over all stages.
+        Novel classes appear stage by stage; samples of known classes are spread evenly over all stages.
         """
         labels = dataset.y_train.numpy()[client.unlabelled]
         turn = np.zeros(len(labels), dtype=np.int64)
@@ -86,9 +87,9 @@ class Split:
         return client.unlabelled[turn == stage]
 
     def save(self, path: str | Path) -> None:
-        """One .npz: each part of all clients end to end, with lengths (clients, 4).
+        """Write a .npz file: each part of all clients, concatenated, with lengths (clients, 4).
 
-        Length -1 stands for the whole test, -2 for all of it that is not a newcomer's.
+        Length -1 stands for the whole test set, -2 for all of it except the rows of newcomers.
         """
         wholes = {-1: self.test, -2: self.home_test}
         lengths = np.array([[_stored_length(c, part, wholes) for part in _PARTS] for c in self.clients], dtype=np.int64)
@@ -117,15 +118,15 @@ class Split:
 
     @staticmethod
     def load(path: str | Path) -> Split:
-        """Read what `save` wrote."""
+        """Return the split of a file written by `save`."""
         arrays = read_npz(Path(path))
         try:
             about = unpack_json(arrays["about"])
             if about["format"] != FORMAT:
-                raise UserError(f"{path} is a split of format {about['format']}, this version reads {FORMAT}.")
+                raise UserError(f"{path} has split format {about['format']}; this version reads format {FORMAT}.")
             test = arrays["all_test"]
             wholes = {-1: test, -2: arrays.get("home_test", test)}
-            columns = [_cut(arrays[part], arrays["lengths"][:, i], wholes) for i, part in enumerate(_PARTS)]
+            columns = [_separate(arrays[part], arrays["lengths"][:, i], wholes) for i, part in enumerate(_PARTS)]
             clients = tuple(
                 ClientSplit(client["name"], train, validation, unlabelled, own_test, tuple(client["known"]))
                 for client, train, validation, unlabelled, own_test in zip(about["clients"], *columns, strict=True)
@@ -135,26 +136,25 @@ class Split:
             newcomers = tuple(about.get("newcomers", ()))
             return Split(clients, *roles, test, arrays["public"], about["public_from"], stages, newcomers)
         except (KeyError, ValueError, IndexError, TypeError) as problem:
-            raise UserError(
-                f"{path} is not a split written by fedwild ({type(problem).__name__}: {problem})."
-            ) from None
+            raise UserError(f"{path} is not a split file of fedwild ({type(problem).__name__}: {problem}).") from None
 
 
 def make_split(
     dataset: Dataset,
     data: DataSettings,
-    partition_name: str | None = None,
-    partition_params: dict[str, Any] | None = None,
+    partition: Partition | str | None = None,
+    params: Mapping[str, Any] | None = None,
     clients: int | None = None,
     seed: int = 0,
 ) -> Split:
-    """Choose classes, set public data apart, deal known and novel samples, hide labels, keep validation.
+    """Return a split: choose classes, separate public data, assign known and novel samples, hide labels.
 
-    `partition_name` may be any text that `parse_partition` reads; None takes the data's natural partition.
+    `partition` is a partition or a text such as "dirichlet:0.1"; None chooses the default of the data set.
     """
     roles = choose_classes(dataset.classes, dataset.name, data)
-    name, params = chosen_partition(dataset, partition_name, partition_params or {})
-    names = client_names(name, params, clients, dataset)
+    if not isinstance(partition, Partition):
+        partition = choose_partition(dataset, partition, params or {})
+    names = partition.client_names(dataset, clients)
     visible = _visible_classes(data, names, roles.known)
     y_train, y_test = dataset.y_train.numpy(), dataset.y_test.numpy()
 
@@ -173,14 +173,18 @@ def make_split(
         known_rows, novel_rows = np.setdiff1d(known_rows, public), np.setdiff1d(novel_rows, public)
 
     if len(known_rows) < len(names):
-        raise UserError(f"clients={len(names)} is more than the {len(known_rows)} known training samples: take fewer.")
-    labelled = _deal(dataset, known_rows, name, params, len(names), _rng(seed, "deal"))
-    pooled = _deal(dataset, novel_rows, name, params, len(names), _rng(seed, "novel"), loose=True)
-    tests = _client_tests(dataset, name, labelled, test)
+        raise UserError(
+            f"federation.clients = {len(names)} is not allowed: there are {len(known_rows)} known training samples."
+        )
+    labelled = _assign(dataset, known_rows, partition, len(names), _rng(seed, "deal"))
+    novel_classes = len(np.unique(y_train[novel_rows]))
+    for_novel = partition.for_novel(novel_classes, len(names)) if novel_classes else partition
+    unlabelled = _assign(dataset, novel_rows, for_novel, len(names), _rng(seed, "novel"))
+    tests = _client_tests(dataset, partition, labelled, test)
     return Split(
         tuple(
             _client(dataset, data, client, visible[client], mine, pool, own_test, _rng(seed, f"client {client}"))
-            for client, mine, pool, own_test in zip(names, labelled, pooled, tests, strict=True)
+            for client, mine, pool, own_test in zip(names, labelled, unlabelled, tests, strict=True)
         ),
         *roles,
         test,
@@ -190,8 +194,8 @@ def make_split(
     )
 
 
-def admitted(split: Split, dataset: Dataset, data: DataSettings, seed: int = 0) -> Split:
-    """The split with the clients of data.newcomers that it does not have yet; everybody else's rows stay."""
+def add_newcomers(split: Split, dataset: Dataset, data: DataSettings, seed: int = 0) -> Split:
+    """Return the split with the missing clients of data.newcomers; the rows of all others stay."""
     there = {client.name for client in split.clients}
     clients, test = list(split.clients), [split.test]
     for name in data.newcomers:
@@ -205,8 +209,8 @@ def admitted(split: Split, dataset: Dataset, data: DataSettings, seed: int = 0) 
 
 
 def _newcomer(dataset: Dataset, data: DataSettings, name: str, rng: np.random.Generator) -> ClientSplit:
-    """All of its rows are labelled; some are kept for validation."""
-    # Newcomers are the last domains, in their order.
+    """Return the rows of a newcomer: all are labelled, some are kept for validation."""
+    # Newcomers are the last domains, in the order of the settings.
     number = len(dataset.domains) - len(data.newcomers) + list(data.newcomers).index(name)
     rows = np.nonzero(dataset.domain_train.numpy() == number)[0]
     return _all_labelled(dataset, rows, np.nonzero(dataset.domain_test.numpy() == number)[0], data, name, rng)
@@ -215,7 +219,7 @@ def _newcomer(dataset: Dataset, data: DataSettings, name: str, rng: np.random.Ge
 def _all_labelled(
     dataset: Dataset, rows: np.ndarray, test: np.ndarray, data: DataSettings, name: str, rng: np.random.Generator
 ) -> ClientSplit:
-    """A client that has labels of all of its training rows."""
+    """Return a client with labels for all of its training rows."""
     order = rng.permutation(rows)
     validation, train = np.split(order, [_share(data.validation, len(order))])
     labels = np.unique(dataset.y_train.numpy()[rows])
@@ -226,9 +230,9 @@ def _all_labelled(
 def site_split(
     dataset: Dataset, data: DataSettings, name: str, roles: ClassRoles, newcomer: bool = False, seed: int = 0
 ) -> Split:
-    """The split of a site that has its own data and nobody else's: one client, with the rows that it would be dealt.
+    """Return the split of a site, which has one client and only its own data.
 
-    Classes that the site does not have are no error: others have them. A newcomer's samples are all labelled.
+    Classes that the site does not have are allowed: other sites have them. A newcomer's samples are all labelled.
     """
     here = ClassRoles(*(tuple(label for label in names if label in dataset.classes) for names in roles))
     known, novel, unknown = here
@@ -243,21 +247,16 @@ def site_split(
         mine = _rows_of(dataset.y_train.numpy(), dataset.classes, known)
         pool = _rows_of(dataset.y_train.numpy(), dataset.classes, novel)
         client = _client(dataset, data, name, visible, mine, pool, test, rng)
-    nobody = np.zeros(0, dtype=np.int64)
+    public = np.zeros(0, dtype=np.int64)
     newcomers = (name,) if newcomer else ()
-    # Stages count the federation's novel classes, whichever of them are here.
+    # Stages count the novel classes of the federation, including those that this site does not have.
     return Split(
-        (client,), roles.known, roles.novel, roles.unknown, test, nobody, "train", tuple(data.stages), newcomers
+        (client,), roles.known, roles.novel, roles.unknown, test, public, "train", tuple(data.stages), newcomers
     )
 
 
-def chosen_partition(dataset: Dataset, text: str | None, params: dict[str, Any]) -> tuple[str, Settings]:
-    name, parsed = parse_partition(text) if text else (default_partition(dataset), {})
-    return name, check_params(name, {**parsed, **params})
-
-
 def _visible_classes(data: DataSettings, names: tuple[str, ...], known: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """Per client, the known classes whose labels it may see."""
+    """Return the known classes whose labels each client may see."""
     for client, classes in data.known_by_client.items():
         if client not in names:
             raise unknown_name("data.known_by_client: client", client, names)
@@ -277,7 +276,7 @@ def _client(
     test: np.ndarray,
     rng: np.random.Generator,
 ) -> ClientSplit:
-    """Hide labels this client may not see, move its share to the pool, and set validation apart."""
+    """Return a client: hide the labels that it may not see, move a share to its pool, separate validation rows."""
     may_see = np.isin(dataset.y_train.numpy()[mine], _ids(dataset.classes, visible))
     order = rng.permutation(mine[may_see])
     unlabelled, order = np.split(order, [_share(data.unlabelled_known, len(order))])
@@ -286,40 +285,38 @@ def _client(
     return ClientSplit(name, np.sort(train), np.sort(validation), np.sort(unlabelled), test, visible)
 
 
-def _deal(
-    dataset: Dataset,
-    rows: np.ndarray,
-    name: str,
-    params: Settings,
-    clients: int,
-    rng: np.random.Generator,
-    loose: bool = False,
+def _assign(
+    dataset: Dataset, rows: np.ndarray, partition: Partition, clients: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Rows of x_train per client."""
+    """Return the rows of x_train that each client gets."""
     if not len(rows):
         return [rows] * clients
-    labels = dataset.y_train.numpy()[rows]
-    entry = PARTITIONS[name]
-    if loose:
-        params = entry.loosen(params, len(np.unique(labels)), clients)
     owners = None if dataset.owner_train is None else dataset.owner_train.numpy()[rows]
-    deals = entry.deal(labels, clients, params, rng, domains=dataset.domain_train.numpy()[rows], owners=owners)
-    return [rows[positions] for positions in deals]
+    available = Rows(dataset.y_train.numpy()[rows], dataset.domain_train.numpy()[rows], owners)
+    parts = partition.assign(available, clients, rng)
+    if len(parts) != clients or not np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(rows))):
+        raise UserError(
+            f"partition {partition.name!r} must return one array of positions per client, with each of the "
+            f"{len(rows)} positions exactly once."
+        )
+    return [rows[positions] for positions in parts]
 
 
-def _client_tests(dataset: Dataset, name: str, deals: list[np.ndarray], test: np.ndarray) -> list[np.ndarray]:
-    """Test rows of each client's owner (if the data says so) or of the domains it trains on."""
-    if name == "owner" and dataset.owner_test is not None:
+def _client_tests(
+    dataset: Dataset, partition: Partition, assigned: list[np.ndarray], test: np.ndarray
+) -> list[np.ndarray]:
+    """Return the test rows of each client: those of its owner, if the data names owners, or of its domains."""
+    if isinstance(partition, Owner) and dataset.owner_test is not None:
         owner = dataset.owner_test.numpy()[test]
-        return [test[owner == number] for number in range(len(deals))]
+        return [test[owner == number] for number in range(len(assigned))]
     if len(dataset.domains) == 1:
-        return [test] * len(deals)
+        return [test] * len(assigned)
     train, held = dataset.domain_train.numpy(), dataset.domain_test.numpy()[test]
-    return [test[np.isin(held, np.unique(train[rows]))] for rows in deals]
+    return [test[np.isin(held, np.unique(train[rows]))] for rows in assigned]
 
 
 def _front_of_test(dataset: Dataset, share: float) -> np.ndarray:
-    """The first `share` of each domain's test rows, or of each class's where a domain is sorted by class."""
+    """Return the first `share` of each domain's test rows; of each class's rows if a domain is sorted by class."""
     y, domain = dataset.y_test.numpy(), dataset.domain_test.numpy()
     pieces = []
     for number in range(len(dataset.domains)):
@@ -335,7 +332,7 @@ def _check_filled(dataset: Dataset, names: tuple[str, ...]) -> None:
     for number in _ids(dataset.classes, names):
         if not counts[number]:
             raise UserError(
-                f"class {dataset.classes[number]!r} has no training samples: leave it out of data.known and data.novel."
+                f"class {dataset.classes[number]!r} has no training samples: remove it from data.known and data.novel."
             )
 
 
@@ -344,19 +341,19 @@ def _ids(classes: tuple[str, ...], names: tuple[str, ...]) -> list[int]:
 
 
 def _rows_of(y: np.ndarray, classes: tuple[str, ...], names: tuple[str, ...]) -> np.ndarray:
-    """Rows whose class is one of `names`, sorted."""
+    """Return the sorted rows whose class is one of `names`."""
     return np.nonzero(np.isin(y, _ids(classes, names)))[0].astype(np.int64)
 
 
 def _stored_length(client: ClientSplit, part: str, wholes: dict[int, np.ndarray]) -> int:
-    """How many of a client's rows are written out, or the sign of a whole that they are."""
+    """Return how many rows of a client are stored, or the negative mark of the whole set that they equal."""
     rows = getattr(client, part)
-    signs = [sign for sign, whole in wholes.items() if part == "test" and np.array_equal(rows, whole)]
-    return signs[0] if signs else len(rows)
+    marks = [mark for mark, whole in wholes.items() if part == "test" and np.array_equal(rows, whole)]
+    return marks[0] if marks else len(rows)
 
 
-def _cut(rows: np.ndarray, lengths: np.ndarray, wholes: dict[int, np.ndarray]) -> list[np.ndarray]:
-    """Undo the concatenation; negative lengths stand for whole tests."""
+def _separate(rows: np.ndarray, lengths: np.ndarray, wholes: dict[int, np.ndarray]) -> list[np.ndarray]:
+    """Return the rows of each client; negative lengths stand for whole test sets."""
     ends = np.cumsum(np.maximum(lengths, 0))
     if len(lengths) and ends[-1] != len(rows):
         raise ValueError("lengths and rows disagree")
@@ -364,10 +361,10 @@ def _cut(rows: np.ndarray, lengths: np.ndarray, wholes: dict[int, np.ndarray]) -
 
 
 def _share(fraction: float, count: int) -> int:
-    """The floor of fraction * count, without 0.29 * 100 falling to 28."""
+    """Return floor(fraction * count), where 0.29 * 100 gives 29 despite rounding errors."""
     return int(fraction * count + 1e-9)
 
 
 def _rng(seed: int, purpose: str) -> np.random.Generator:
-    """Independent streams per purpose, so that one more draw in one step changes no other."""
+    """Return an independent generator per purpose, so that an extra draw in one step changes no other step."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode())])

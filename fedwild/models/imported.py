@@ -46,6 +46,16 @@ class ModuleBuilder(NetworkBuilder):
         return AdaptedNetwork(self.name, module, input_shape, outputs, bias)
 
 
+class MissingModule(NetworkBuilder):
+    """Stands for a user's own module that cannot be imported: building it raises the error."""
+
+    Params = ModuleSettings
+    error: ClassVar[UserError]
+
+    def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
+        raise self.error
+
+
 def _select_arguments(
     name: str, factory: Callable[..., Any], sizes: Mapping[str, Any], params: Mapping[str, Any]
 ) -> dict[str, Any]:

@@ -8,12 +8,21 @@ from typing import Any
 from fedwild.core.errors import UserError
 from fedwild.core.registry import Registry
 from fedwild.models.builder import NetworkBuilder
-from fedwild.models.imported import ModuleBuilder
+from fedwild.models.imported import MissingModule, ModuleBuilder
 from fedwild.models.network import Network
 
 
 class NetworkRegistry(Registry[NetworkBuilder]):
     """Networks by name. An import path may also name a module class or a function that returns a module."""
+
+    def get(self, name: str) -> type[NetworkBuilder]:
+        try:
+            return super().get(name)
+        except UserError as error:
+            if ":" not in name:
+                raise
+            # The config of a run can be read where the user's module is missing; only building the network fails.
+            return type("MissingModule", (MissingModule,), {"name": name, "error": error})
 
     def adapt(self, path: str, found: Any) -> type[NetworkBuilder]:
         if not callable(found):

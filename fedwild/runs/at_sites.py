@@ -1,7 +1,7 @@
 """A federation whose clients have their data at real sites: what the coordinator has instead of the data.
 
-The coordinator knows what every site reports about itself, and may have its own test data. It holds no client's samples:
-the split of such a run has the clients' names, but no rows.
+The coordinator knows what every site reports about itself, and may have its own test data. It holds no samples of any
+client: the split of such a run has the clients' names, but no rows.
 """
 
 from __future__ import annotations

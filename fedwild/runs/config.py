@@ -15,7 +15,7 @@ from fedwild.core.errors import UserError
 from fedwild.core.layers import Table, merge
 from fedwild.core.settings import unknown_key, validated
 from fedwild.core.toml import dump_toml
-from fedwild.data import DataSettings, PartitionSettings, parse_partition
+from fedwild.data import DataSettings, PartitionSettings, partition_settings
 from fedwild.methods import METHODS, demonstration
 from fedwild.models import MODELS
 from fedwild.openset.fitting import FitScore
@@ -139,7 +139,7 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
     config = Config(
         seed=seed,
         data=attempt(lambda: validated(DataSettings, table.get("data", {}), "data")),
-        partition=attempt(lambda: _partition(table.get("partition", {}))),
+        partition=attempt(lambda: partition_settings(table.get("partition", {}))),
         federation=attempt(lambda: validated(FederationSettings, table.get("federation", {}), "federation")),
         model=attempt(lambda: read_part(MODELS, table.get("model", {}), None)),
         method=attempt(lambda: read_part(METHODS, table.get("method", {}), DEFAULT_METHOD) if method else None),
@@ -176,15 +176,6 @@ def _demonstration(method: type[Method], table: Table) -> Table:
     if "newcomers" in table.get("data", {}):
         settings.get("data", {}).pop("newcomers", None)
     return settings
-
-
-def _partition(table: Table) -> PartitionSettings:
-    """Return the partition's settings; a short form such as 'dirichlet:0.1' is expanded."""
-    name = table.get("name")
-    if isinstance(name, str):
-        plain, params = parse_partition(name)
-        table = {**params, **table, "name": plain}
-    return validated(PartitionSettings, table, "partition")
 
 
 def _foreign_parts(table: Table, method: type[Method]) -> list[str]:

@@ -16,16 +16,16 @@ from fedwild.runs.config import Config
 from fedwild.data import (
     DATASETS,
     Dataset,
+    Partition,
     Split,
-    admitted,
+    add_newcomers,
+    choose_partition,
     load,
     make_split,
     samples_of,
     with_newcomers,
 )
-from fedwild.data.split import chosen_partition
 from fedwild.core.errors import UserError
-from fedwild.core.settings import Settings
 from fedwild.methods import METHODS
 from fedwild.models import Network
 from fedwild.contract import EVERYONE, Initial, Method, Task
@@ -64,7 +64,7 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
     """
     if config.engine.name == "flower":
         raise UserError("engine.name = 'flower' is not allowed here: use `fedwild coordinate` for a run over real sites.")
-    dataset, split, (name, params) = load_and_deal(config, split, progress)
+    dataset, split, partition = load_and_deal(config, split, progress)
     config = config.resolved(
         model=default_model(dataset.input_shape),
         data={
@@ -75,7 +75,7 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
                 for name, settings in config.data.newcomers.items()
             },
         },
-        partition={"name": name, **params.model_dump()},
+        partition={"name": partition.name, **partition.params.model_dump()},
         federation={
             "clients": len(split.clients) - len(config.data.newcomers),
             "start_from": absolute_folder(config.federation.start_from),
@@ -104,16 +104,15 @@ def assembled(config: Config, dataset: Dataset, split: Split, notes: tuple[str, 
 
 def load_and_deal(
     config: Config, split: Split | None = None, progress: Download | None = None
-) -> tuple[Dataset, Split, tuple[str, Settings]]:
-    """Return the data with that of all newcomers, the split, and the partition with its settings."""
+) -> tuple[Dataset, Split, Partition]:
+    """Return the data with that of all newcomers, the split, and the partition."""
     dataset = load(config.data, config.seed, progress)
-    name, params = chosen_partition(dataset, config.partition.name, config.partition.params)
+    partition = choose_partition(dataset, config.partition.name, config.partition.params)
     if split is None:
-        given = params.model_dump()
-        split = make_split(dataset, config.data, name, given, config.federation.clients, config.seed)
+        split = make_split(dataset, config.data, partition, clients=config.federation.clients, seed=config.seed)
         check_newcomer_names(config.data.newcomers, [client.name for client in split.clients])
     dataset = with_newcomers(dataset, config.data, config.seed, progress)
-    return dataset, admitted(split, dataset, config.data, config.seed), (name, params)
+    return dataset, add_newcomers(split, dataset, config.data, config.seed), partition
 
 
 def notes_on(config: Config, dataset: Dataset, split: Split) -> tuple[str, ...]:

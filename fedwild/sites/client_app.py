@@ -1,8 +1,8 @@
 """Flower's ClientApp: passes each message to the site server and returns its answer.
 
 Flower starts a process for every message. With `fedwild site`, a site server with torch imported and the data in memory
-is running already, and this process imports neither. With a plain `flower-supernode`, this process creates a site server
-for the one message.
+is already running, and this process imports neither. With a plain `flower-supernode`, this process creates a site
+server for the one message.
 """
 
 from __future__ import annotations

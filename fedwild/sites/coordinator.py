@@ -72,7 +72,7 @@ def coordinator_shape(config: Config) -> tuple[int, ...] | None:
     try:
         return load(config.data.model_copy(update={"name": config.data.coordinator, "newcomers": {}})).input_shape
     except UserError as error:
-        raise UserError(*(p.replace("data.name=", "data.coordinator=") for p in error.problems)) from error
+        raise UserError(*(p.replace("data.name = ", "data.coordinator = ") for p in error.problems)) from error
 
 
 def wait_for_sites(roster: Roster, config: Config, listener: Listener) -> list[SiteFacts]:

@@ -48,7 +48,7 @@ class GridTransport:
         answer that cannot be unpacked must not affect the others.
         """
         if key in self._unsent:
-            return [Delivery(key, error="its site is not connected any more")]
+            return [Delivery(key, error="its site disconnected")]
         try:
             return [delivery_of(key, message) for message in list(self._grid.pull_messages([key]))[:1]]
         except (httpx.HTTPError, OSError):

@@ -145,7 +145,7 @@ def _alternative(host: str) -> x509.GeneralName:
 
 def _validity(builder: x509.CertificateBuilder, days: int) -> x509.CertificateBuilder:
     """Set the validity: from an hour ago, since clocks differ, for so many days from now."""
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     return (
         builder.serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -116,10 +117,16 @@ def run_program(command: Sequence[str], home: Path, seconds: float = 120.0) -> s
 
 
 def free_port() -> int:
-    """Return a free port of the loopback interface."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a free port of the loopback interface.
+
+    It is drawn below the range from which the system takes the ports of outgoing connections: the port must still be
+    free when a program listens on it seconds later.
+    """
+    for port in random.SystemRandom().sample(range(20_000, 32_768), 1000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise UserError("no free port was found on the loopback interface.")
 
 
 def split_address(text: str, setting: str) -> tuple[str, int]:

@@ -87,7 +87,7 @@ def check_options(options: SiteOptions) -> None:
     except UserError as error:
         # The coordinator's settings may give images of different sizes one shape.
         if "data.size" not in str(error):
-            raise UserError(*(problem.replace("data.name=", "--data ") for problem in error.problems)) from error
+            raise UserError(*(problem.replace("data.name = ", "--data ") for problem in error.problems)) from error
 
 
 def default_folder(name: str) -> Path:

@@ -1,7 +1,7 @@
 """How envelopes get from the coordinator to nodes and back.
 
-Flower's ServerApp runs in a process that the SuperLink starts. It only relays envelopes for the coordinator, the process
-that the user started, over a socket that only this user can open.
+Flower's ServerApp runs in a process that the SuperLink starts. It only relays envelopes for the coordinator, which is
+the process that the user started, over a socket that only this user can open.
 """
 
 from __future__ import annotations

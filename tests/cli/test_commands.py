@@ -131,7 +131,7 @@ def test_names_with_brackets_do_not_break_the_tables(cli: Cli) -> None:
     own = ("--data", "[/b].npz", "--partition", "iid", "--clients", "2")
     small = ("--model", "mlp", "--set", "model.hidden=[4]", "--workers", "0", "--rounds", "1", "--quiet")
     assert "b].npz" in cli("run", *own, *small, "--out", "run").out
-    shown = cli("data", "show", *own, "--png", "p.png").out
+    shown = cli("data", "show", *own, "--out", "p.png").out
     assert "[/c]" in shown
     assert "[bold]" in shown
 
@@ -236,7 +236,7 @@ def test_methods_say_which_parts_they_compose(cli: Cli) -> None:
 
 
 def test_data_show_prints_a_picture_and_writes_a_png(cli: Cli) -> None:
-    outcome = cli("data", "show", "--data", "digits", "--clients", "4", "--png", "picture.png")
+    outcome = cli("data", "show", "--data", "digits", "--clients", "4", "--out", "picture.png")
     assert outcome.code == 0
     assert "client-03" in outcome.out
     assert "4 clients" in outcome.out
@@ -253,7 +253,8 @@ def test_data_show_as_json_counts_every_training_sample_once(cli: Cli) -> None:
     assert shown["clients"] == [f"client-0{i}" for i in range(6)]
     assert all(sum(count > 0 for count in row) == 2 for row in shown["counts"])
     assert [sum(row[i] for row in shown["counts"]) > 0 for i in range(10)] == [True] * 6 + [False] * 4
-    assert Path(shown["png"]).is_file()
+    assert shown["picture"] is None
+    assert not list(Path().glob("*.png"))
 
 
 def test_data_show_shows_what_a_run_would_use(cli: Cli) -> None:

@@ -46,15 +46,15 @@ def test_without_options_a_sheet_of_the_digits_is_drawn(cli: Cli) -> None:
 
 def test_rows_and_columns_say_how_many_pictures_there_are(cli: Cli) -> None:
     for rows, columns in ((1, 20), (3, 21)):
-        assert cli(*SHOW, "--rows", str(rows), "--columns", str(columns), "--png", f"{rows}.png").code == 0
+        assert cli(*SHOW, "--rows", str(rows), "--columns", str(columns), "--out", f"{rows}.png").code == 0
     (first, low), (second, high) = size("1.png"), size("3.png")
     assert (second - first, high - low) == (68, 2 * 68)
 
 
 def test_the_same_seed_gives_the_same_file(cli: Cli) -> None:
     for name, seed in (("a", "7"), ("b", "7"), ("c", "8")):
-        assert cli(*SHOW, "--seed", seed, "--png", name).code == 0
-    a, b, c = (Path(name).read_bytes() for name in "abc")
+        assert cli(*SHOW, "--seed", seed, "--out", f"{name}.png").code == 0
+    a, b, c = (Path(f"{name}.png").read_bytes() for name in "abc")
     assert a == b
     assert a != c
 
@@ -64,7 +64,7 @@ def test_all_has_a_column_for_each_generator(cli: Cli) -> None:
     said = json.loads(outcome.out)
     assert said["columns"][0] == "real"
     assert len(said["columns"]) == 11
-    assert (said["png"], said["data"], said["outliers"]) == ("outliers.png", "digits", "all")
+    assert (said["picture"], said["data"], said["outliers"]) == ("outliers.png", "digits", "all")
     assert [set(sample) for sample in said["samples"]] == [{"row", "class"}] * 2
     assert size("outliers.png")[0] > 11 * 64
 
@@ -81,15 +81,14 @@ def test_images_and_volumes_of_any_kind_can_be_shown(shape: str, cli: Cli) -> No
 
 def test_a_config_file_says_which_data_and_which_seed(cli: Cli) -> None:
     Path("my.toml").write_text('seed = 5\n[data]\nname = "synthetic:8x8x1:4:80"\nmean = 0.5\nstd = 0.25\n')
-    said = json.loads(cli(*SHOW, "--config", "my.toml", "--json", "--png", "a").out)
+    said = json.loads(cli(*SHOW, "--config", "my.toml", "--json", "--out", "a.png").out)
     assert said["data"] == "synthetic:8x8x1:4:80"
-    assert (
-        cli(*SHOW, "--data", "synthetic:8x8x1:4:80", "--seed", "5", "--outliers", "destruction", "--png", "b").code == 0
-    )
-    again = json.loads(cli(*SHOW, "--config", "my.toml", "--seed", "5", "--json", "--png", "c").out)
+    same = ("--data", "synthetic:8x8x1:4:80", "--seed", "5", "--outliers", "destruction")
+    assert cli(*SHOW, *same, "--out", "b.png").code == 0
+    again = json.loads(cli(*SHOW, "--config", "my.toml", "--seed", "5", "--json", "--out", "c.png").out)
     assert said["samples"] == again["samples"]
-    assert Path("a").read_bytes() == Path("c").read_bytes()
-    assert size("a") == size("b")
+    assert Path("a.png").read_bytes() == Path("c.png").read_bytes()
+    assert size("a.png") == size("b.png")
 
 
 def test_a_run_is_shown_with_its_models_figures(cli: Cli, fedov: Path) -> None:
@@ -115,8 +114,8 @@ def test_a_run_is_shown_with_its_models_figures(cli: Cli, fedov: Path) -> None:
 
 def test_another_client_another_sheet(cli: Cli, fedov: Path) -> None:
     for client in ("client-00", "client-01"):
-        assert cli(*SHOW, "--run", fedov, "--client", client, "--columns", "4", "--png", client).code == 0
-    assert Path("client-00").read_bytes() != Path("client-01").read_bytes()
+        assert cli(*SHOW, "--run", fedov, "--client", client, "--columns", "4", "--out", f"{client}.png").code == 0
+    assert Path("client-00.png").read_bytes() != Path("client-01.png").read_bytes()
 
 
 def test_fedavg_with_outliers_can_be_shown_too(cli: Cli) -> None:
@@ -151,10 +150,11 @@ def test_help_teaches(cli: Cli) -> None:
         (("--seed", "x"), ("--seed x", "whole number")),
         (("--client", "client-00"), ("--client client-00", "only with --run")),
         (("--data", "nonsense"), ("'nonsense' is not known",)),
-        (("--data", "none.npz"), ("'none.npz'", "no such file")),
+        (("--data", "none.npz"), ("'none.npz'", "does not exist")),
         (("--config", "none.toml"), ("'none.toml' does not exist",)),
-        (("--png", "no/such/folder/x.png"), ("--png 'no/such/folder/x.png'", "cannot be written")),
-        (("--png", "."), ("--png '.'", "cannot be written")),
+        (("--out", "no/such/folder/x.png"), ("--out 'no/such/folder/x.png'", "cannot be written")),
+        (("--out", "x.jpg"), ("--out 'x.jpg' is not allowed", "must end in .png, .svg or .pdf")),
+        (("--out", "."), ("--out '.' is not allowed",)),
         (("--run", "none"), ("'none'", "does not exist")),
     ],
 )
@@ -183,7 +183,7 @@ def test_vectors_are_refused(refused: Refused) -> None:
         (("--columns", "5"), ("--columns 5", "from 4 to 49, in steps of 3")),
         (("--client", "nobody"), ("--client 'nobody'", "client-00, client-01")),
         (("--rows", "-2"), ("--rows -2", "from 1 to 100")),
-        (("--png", "no/such.png"), ("--png 'no/such.png'", "cannot be written")),
+        (("--out", "no/such.png"), ("--out 'no/such.png'", "cannot be written")),
     ],
 )
 def test_bad_values_for_a_run_are_refused(
@@ -197,7 +197,7 @@ def test_bad_values_for_a_run_are_refused(
 def test_a_run_whose_model_has_no_output_for_unknown_is_refused(finished: Path, refused: Refused) -> None:
     error = refused(*SHOW, "--run", finished)
     assert "has no model with an output for 'unknown'" in error
-    assert "--method fedov" in error
+    assert "--set objective.name=outlier-aware" in error
 
 
 def test_an_unfinished_run_is_refused(finished: Path, refused: Refused) -> None:

@@ -17,14 +17,14 @@ from torch.nn import functional as F
 
 import fedwild
 from fedwild.api import configure
+from fedwild.contract import Server, Step
+from fedwild.contract.initial import Initial, initial_weights
+from fedwild.contract.task import Task, weights_of
 from fedwild.core.classes import ClassRegistry
 from fedwild.core.errors import UserError
-from fedwild.contract.initial import Initial, initial_weights
-from fedwild.training.objectives import Objective
 from fedwild.core.payload import Payload
-from fedwild.contract import Server, Step
 from fedwild.core.rng import Rng
-from fedwild.contract.task import Task, weights_of
+from fedwild.training.objectives import Objective
 from tests.conftest import TINY, Cli, Refused, unfinish
 from tests.tiny import model_bytes
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedwild.core.classes import ClassRegistry
-from fedwild.contract.engine import Job
-from fedwild.engines.executor import Executor
-from fedwild.core.payload import Payload
 from fedwild.contract import Server, Step
-from fedwild.core.rng import Rng
-from fedwild.runs.events import read_events
+from fedwild.contract.engine import Job
 from fedwild.contract.task import Task
+from fedwild.core.classes import ClassRegistry
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.engines.executor import Executor
+from fedwild.runs.events import read_events
 from tests.sketches import ToyProx, ToyScaffold
 from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset, tiny_experiment
 
@@ -124,7 +124,9 @@ def test_labels_are_numbered_by_the_servers_names_whatever_the_data_sets_own_ids
     labels = []
     for dataset in (data, renumbered):
         experiment = tiny_experiment("fedavg", dataset, split)
-        executor = Executor(dataset, split, experiment.config.data, experiment.method, experiment.task, 0, Path(), Path())
+        executor = Executor(
+            dataset, split, experiment.config.data, experiment.method, experiment.task, 0, Path(), Path()
+        )
         labels.append(executor.client(Job("local", Step("train", 0, 0), "", "client-00", split.known)).train.y)
     assert torch.equal(labels[0], labels[1])
 
@@ -142,8 +144,8 @@ def test_a_server_comes_back_from_its_payload() -> None:
 
 
 def test_what_the_display_shows_of_a_reply_is_logged_however_much_else_a_client_says() -> None:
-    from fedwild.lifecycle.rounds import told
+    from fedwild.lifecycle.rounds import loggable
 
     info = {f"key-{i}": i for i in range(150)} | {"samples": 7, "loss": 0.5}
-    logged = told(info)
+    logged = loggable(info)
     assert (logged["samples"], logged["loss"], len(logged)) == (7, 0.5, 100)

@@ -1,4 +1,4 @@
-"""When things happen: a method's rounds in order, and clients that come later by round or by phase."""
+"""A method's rounds in order, and clients that arrive later, by round or by phase."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from fedwild.contract import Phase, Step
+from fedwild.contract.schedule import first_rounds, plan_of
 from fedwild.core.errors import UserError
 from fedwild.core.settings import Settings
 from fedwild.methods.fedavg import FedAvg
-from fedwild.contract import Phase, Step
 from fedwild.runs.events import read_events
-from fedwild.contract.schedule import arrivals_of, steps_of
 from tests.conftest import TINY, Refused
 from tests.tiny import even_shares, run_tiny, split_by, tiny_dataset
 
@@ -31,6 +31,14 @@ class Phased(FedAvg):
         return self.given
 
 
+def steps_of(method: Phased, first: int = 0) -> list[Step]:
+    return [planned.step for planned in plan_of(method, first)]
+
+
+def arrivals_of(chosen: dict[str, int | str], steps: list[Step]) -> dict[str, int]:
+    return first_rounds(LEARN_AND_LOOK, (), chosen, steps)
+
+
 LEARN_AND_LOOK = Phased(("learn", 2), ("look", 1), ("empty", 0), ("learn", 3), ("look", 1))
 
 
@@ -46,7 +54,7 @@ def test_rounds_are_counted_in_the_run_and_in_their_phase_which_may_come_again()
     ]
 
 
-def test_rounds_count_on_from_an_earlier_run_but_those_of_phases_begin_anew() -> None:
+def test_rounds_continue_the_count_of_an_earlier_run_but_those_of_phases_start_at_zero() -> None:
     counted = steps_of(LEARN_AND_LOOK, first=10)
     assert [(step.phase, step.round) for step in counted] == [(s.phase, s.round) for s in steps_of(LEARN_AND_LOOK)]
     assert [step.index for step in counted] == list(range(10, 17))
@@ -54,7 +62,7 @@ def test_rounds_count_on_from_an_earlier_run_but_those_of_phases_begin_anew() ->
     assert arrivals_of({"ann": "look", "bob": 0, "cyd": 3}, counted) == {"ann": 12, "bob": 10, "cyd": 13}
 
 
-def test_no_rounds_at_all_are_refused() -> None:
+def test_a_plan_without_rounds_is_rejected() -> None:
     with pytest.raises(UserError, match="method 'phased' has no rounds"):
         steps_of(Phased(("learn", 0)))
 
@@ -65,7 +73,7 @@ def test_a_phase_s_name_stands_for_its_first_round_and_numbers_for_themselves() 
     assert found == {"ann": 2, "bob": 0, "cyd": 4, "dan": 0, "eve": 99}
 
 
-def test_nobody_arrives_where_nothing_is_said() -> None:
+def test_all_clients_are_present_from_the_start_by_default() -> None:
     assert arrivals_of({}, steps_of(LEARN_AND_LOOK)) == {}
 
 
@@ -77,7 +85,7 @@ def test_an_unknown_phase_is_named_with_its_client_and_a_guess(name: str, guess:
     assert f"Did you mean {guess!r}?" in str(refusal.value)
 
 
-def test_a_phase_without_rounds_is_none_to_arrive_in() -> None:
+def test_no_client_can_arrive_in_a_phase_without_rounds() -> None:
     with pytest.raises(UserError, match="phase 'empty' is not known"):
         arrivals_of({"ann": "empty"}, steps_of(LEARN_AND_LOOK))
 
@@ -90,7 +98,7 @@ def test_a_phase_without_rounds_is_none_to_arrive_in() -> None:
         ("gal", "novel", ("phase 'novel' is not known", "novel-1")),
     ],
 )
-def test_the_command_line_refuses_an_unknown_phase_before_a_folder_is_made(
+def test_the_command_line_rejects_an_unknown_phase_before_a_folder_exists(
     method: str, phase: str, words: tuple[str, ...], refused: Refused
 ) -> None:
     error = refused("run", *TINY, "--method", method, "--set", f"federation.arrivals={{client-01='{phase}'}}")
@@ -100,7 +108,7 @@ def test_the_command_line_refuses_an_unknown_phase_before_a_folder_is_made(
 
 
 @pytest.mark.parametrize("value", ["''", "-1", "1.5", "true"])
-def test_what_is_neither_a_round_nor_a_name_is_refused(value: str, refused: Refused) -> None:
+def test_an_arrival_that_is_neither_a_round_nor_a_name_is_rejected(value: str, refused: Refused) -> None:
     error = refused("run", *TINY, "--rounds", "1", "--set", f"federation.arrivals={{client-01={value}}}")
     assert "federation.arrivals" in error
 

@@ -1,4 +1,4 @@
-"""A network-free, cache-free place for every test of the data package."""
+"""Isolation of the data tests from the network and from the user's cache."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees the real cache or leaves anything in it."""
+    """Use an empty cache folder, so that no test reads or changes the real one."""
     monkeypatch.delenv("FEDWILD_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

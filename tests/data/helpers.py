@@ -1,4 +1,4 @@
-"""Small data sets made by hand."""
+"""Small data sets for tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def toy(
     owners: tuple[str, ...] = (),
     seed: int = 0,
 ) -> Dataset:
-    """2x2 grey images whose four pixels hold the row number, in shuffled class order."""
+    """Return 2x2 grey images whose four pixels are the row number, in shuffled class order."""
     rng = np.random.default_rng(seed)
     y_train = torch.from_numpy(rng.permutation(np.repeat(np.arange(classes), per_class)))
     y_test = torch.from_numpy(rng.permutation(np.repeat(np.arange(classes), test_per_class)))
@@ -44,7 +44,7 @@ def toy(
 
 
 def write_image(path: Path, size: tuple[int, int] = (6, 5), mode: str = "RGB", value: int = 128) -> Path:
-    """One plain image, its folders included."""
+    """Write one plain image and create its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new(mode, size, value if mode == "L" else (value, value, value)).save(path)
     return path

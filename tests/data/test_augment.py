@@ -19,7 +19,7 @@ def test_crop_is_a_window_of_the_reflect_padded_image() -> None:
         assert any(torch.equal(image, window) for window in windows)
 
 
-def test_flip_mirrors_some_images_and_leaves_the_others() -> None:
+def test_flip_mirrors_only_some_images() -> None:
     x = torch.arange(64 * 12, dtype=torch.float32).view(64, 1, 3, 4)
     flipped = augment_batch(x, ["flip"], generator())
     mirrored = (flipped == x.flip(-1)).flatten(1).all(1)

@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import pytest
 
+from fedwild.core.errors import UserError
 from fedwild.data import DataSettings
 from fedwild.data.classes import choose_classes
-from fedwild.core.errors import UserError
 
 TEN = tuple(str(digit) for digit in range(10))
 
 
 def choose(name: str = "mnist", **settings: object) -> tuple[str, str, str]:
-    """Known, novel and unknown as strings of digits."""
+    """Return known, novel and unknown classes as strings of digits."""
     roles = choose_classes(TEN, name, DataSettings(**settings))  # type: ignore[arg-type]
     return tuple("".join(names) for names in roles)  # type: ignore[return-value]
 
@@ -50,14 +50,14 @@ def test_class_seed_chooses_at_random_and_reproducibly() -> None:
     ("settings", "message"),
     [
         ({"known": ["cat"]}, r"data\.known: class 'cat' is not known"),
-        ({"known": ["1"], "novel": ["1"]}, r"class '1' is both in data\.known and in data\.novel"),
-        ({"novel": ["1"], "unknown": ["1"]}, r"both in data\.novel and in data\.unknown"),
-        ({"known": 11}, r"data\.known=11: together more than the 10"),
-        ({"known": 6, "novel": 5}, r"data\.known=6, data\.novel=5"),
-        ({"known": "all", "novel": 1}, r"data\.novel=1"),
+        ({"known": ["1"], "novel": ["1"]}, r"class '1' is in both data\.known and data\.novel"),
+        ({"novel": ["1"], "unknown": ["1"]}, r"in both data\.novel and data\.unknown"),
+        ({"known": 11}, r"data\.known = 11 is not allowed: only 10 of 10 classes are available"),
+        ({"known": 6, "novel": 5}, r"data\.known = 6, data\.novel = 5"),
+        ({"known": "all", "novel": 1}, r"data\.novel = 1"),
         ({"novel": 6, "unknown": 4}, "leave no class to be known"),
     ],
 )
-def test_impossible_wishes_are_errors(settings: dict[str, object], message: str) -> None:
+def test_impossible_roles_are_rejected(settings: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         choose(**settings)

@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
+from fedwild.core.errors import UserError
 from fedwild.data.npz import write_npz
 from fedwild.data.sources.convert import CONVERTERS
 from fedwild.data.sources.npz_file import load_npz
-from fedwild.core.errors import UserError
 
 RNG = np.random.default_rng(3)
 
@@ -32,7 +32,7 @@ def tar_of(path: Path, members: dict[str, bytes]) -> Path:
 
 
 def records(labels: np.ndarray, images: np.ndarray) -> bytes:
-    """CIFAR records: label bytes (n, l), then red, green and blue planes of images (n, 32, 32, 3)."""
+    """Return CIFAR records: label bytes (n, l), then red, green and blue planes of images (n, 32, 32, 3)."""
     return (
         np.concatenate([labels, images.transpose(0, 3, 1, 2).reshape(len(images), -1)], axis=1)
         .astype(np.uint8)
@@ -151,7 +151,7 @@ def test_tiny_imagenet_zip(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CONVERTERS))
-def test_wrong_files_are_errors_and_never_unpickled(name: str, tmp_path: Path) -> None:
+def test_invalid_files_are_rejected_and_never_unpickled(name: str, tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return (open, (str(tmp_path / "sprung"), "w"))  # type: ignore[return-value]

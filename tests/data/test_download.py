@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedwild.core.errors import UserError
 from fedwild.data import DataSettings, load
 from fedwild.data.sources import catalogue, prepare
 from fedwild.data.sources.catalogue import DataEntry, Download
 from fedwild.data.sources.download import download
-from fedwild.core.errors import UserError
 
 CONTENT = np.random.default_rng(0).bytes(700_000)
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `files`; cuts the connection `cuts` times half-way, answers 503 `busy` times first."""
+    """Serves `files`; closes the connection early `cuts` times, responds with 503 `busy` times first."""
 
     files: dict[str, bytes]
     cuts = 0
@@ -37,7 +37,7 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}{path}"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Cut connections are wanted here: no traceback."""
+        """Print no traceback for connections that the test closes early."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -95,7 +95,7 @@ def md5(content: bytes) -> str:
     return hashlib.md5(content).hexdigest()
 
 
-def test_a_file_arrives_whole_with_progress(server: Server, tmp_path: Path) -> None:
+def test_a_download_reports_its_progress(server: Server, tmp_path: Path) -> None:
     told: list[tuple[str, int, int | None]] = []
     target = download(
         server.url(), tmp_path / "in" / "data.bin", md5(CONTENT), lambda *news: told.append(news), pause=0
@@ -106,7 +106,7 @@ def test_a_file_arrives_whole_with_progress(server: Server, tmp_path: Path) -> N
     assert [path.name for path in target.parent.iterdir()] == ["data.bin"]
 
 
-def test_a_cut_connection_is_resumed_where_it_ended(server: Server, tmp_path: Path) -> None:
+def test_a_lost_connection_is_resumed(server: Server, tmp_path: Path) -> None:
     server.cuts = 2
     target = download(server.url(), tmp_path / "data.bin", md5(CONTENT), pause=0)
     assert target.read_bytes() == CONTENT
@@ -115,9 +115,9 @@ def test_a_cut_connection_is_resumed_where_it_ended(server: Server, tmp_path: Pa
     assert 0 < starts[0] < starts[1]
 
 
-def test_what_came_is_kept_for_the_next_try(server: Server, tmp_path: Path) -> None:
+def test_a_partial_download_is_kept_for_the_next_attempt(server: Server, tmp_path: Path) -> None:
     server.cuts = 4
-    with pytest.raises(UserError, match=r"cannot be fetched .*data\.bin\.part to go on from"):
+    with pytest.raises(UserError, match=r"cannot be downloaded: .*; the next attempt continues from .*data\.bin\.part"):
         download(server.url(), tmp_path / "data.bin", pause=0)
     have = (tmp_path / "data.bin.part").stat().st_size
     assert have > len(CONTENT) // 2
@@ -126,12 +126,12 @@ def test_what_came_is_kept_for_the_next_try(server: Server, tmp_path: Path) -> N
     assert (tmp_path / "data.bin").read_bytes() == CONTENT
 
 
-def test_a_whole_part_needs_no_second_transfer(server: Server, tmp_path: Path) -> None:
+def test_a_complete_part_is_not_downloaded_again(server: Server, tmp_path: Path) -> None:
     (tmp_path / "data.bin.part").write_bytes(CONTENT)
     assert download(server.url(), tmp_path / "data.bin", md5(CONTENT), pause=0).read_bytes() == CONTENT
 
 
-def test_a_part_that_does_not_fit_is_fetched_anew(server: Server, tmp_path: Path) -> None:
+def test_a_part_of_another_file_is_discarded(server: Server, tmp_path: Path) -> None:
     (tmp_path / "data.bin.part").write_bytes(CONTENT + b"more")
     assert download(server.url(), tmp_path / "data.bin", md5(CONTENT), pause=0).read_bytes() == CONTENT
 
@@ -142,25 +142,25 @@ def test_a_server_without_ranges_starts_over(server: Server, tmp_path: Path) -> 
     assert download(server.url(), tmp_path / "data.bin", md5(CONTENT), pause=0).read_bytes() == CONTENT
 
 
-def test_a_busy_server_is_asked_again(server: Server, tmp_path: Path) -> None:
+def test_a_busy_server_is_tried_again(server: Server, tmp_path: Path) -> None:
     server.busy = 2
     assert download(server.url(), tmp_path / "data.bin", pause=0).read_bytes() == CONTENT
 
 
-def test_a_wrong_checksum_is_thrown_away(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="another checksum than the published one"):
+def test_a_download_with_a_wrong_checksum_is_deleted(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not match its published checksum"):
         download(server.url(), tmp_path / "data.bin", "0" * 32, pause=0)
     assert list(tmp_path.glob("data.bin*")) == []
 
 
-def test_a_missing_file_is_told_at_once(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="answers 404"):
+def test_a_missing_file_is_reported_without_another_attempt(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be downloaded: HTTP 404"):
         download(server.url("/nothing"), tmp_path / "x", pause=0)
     assert len(server.asked) == 1
 
 
-def test_no_server_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be fetched"):
+def test_an_unreachable_server_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be downloaded"):
         download("http://127.0.0.1:9/x", tmp_path / "x", timeout=2, pause=0)
 
 
@@ -170,7 +170,7 @@ def idx(array: np.ndarray) -> bytes:
 
 
 def entry_on(server: Server) -> DataEntry:
-    """A ten-sample MNIST whose official files lie on the test's server."""
+    """Return an entry for MNIST with ten samples, whose official files are on the test server."""
     x, y = np.arange(10 * 784).reshape(10, 28, 28) % 256, np.arange(10)
     files = {"xa.gz": idx(x), "ya.gz": idx(y), "xb.gz": idx(x[:5]), "yb.gz": idx(y[:5])}
     server.files.update({f"/{name}": content for name, content in files.items()})
@@ -191,22 +191,22 @@ def test_load_prepares_a_missing_data_set(server: Server, tmp_path: Path, monkey
     assert [path.name for path in cache.rglob("*")] == ["mnist.npz"]
 
 
-def test_a_data_folder_that_cannot_be_written_is_told_before_any_transfer(
+def test_a_data_folder_that_is_not_writable_is_reported_before_any_download(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(catalogue.DATASETS, "mnist", entry_on(server))
     monkeypatch.setenv("FEDWILD_DATA", str(tmp_path / "file"))
     (tmp_path / "file").write_text("a file where a folder should be")
-    with pytest.raises(UserError, match="file cannot be written"):
+    with pytest.raises(UserError, match="file is not writable"):
         prepare("mnist")
     assert server.asked == []
 
 
-def test_preparing_goes_on_with_the_files_that_are_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preparing_continues_with_the_files_on_disk(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = entry_on(server)
     monkeypatch.setitem(catalogue.DATASETS, "mnist", entry)
     last = server.files.pop("/yb.gz")
-    with pytest.raises(UserError, match=r"not prepared: .*404.* put .*mnist\.npz there yourself"):
+    with pytest.raises(UserError, match=r"cannot be prepared: .*404.* Try again, or provide .*mnist\.npz"):
         prepare("mnist")
     server.files["/yb.gz"] = last
     server.asked.clear()

@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedwild.data.images import convert, grey, resize, to_stored
 from fedwild.core.errors import UserError
+from fedwild.data.images import convert, grey, resize, to_stored
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from fedwild.core.errors import UserError
         ((4, 9), (4, 9)),
     ],
 )
-def test_layouts(shape: tuple[int, ...], stored: tuple[int, ...]) -> None:
+def test_all_usual_layouts_are_converted(shape: tuple[int, ...], stored: tuple[int, ...]) -> None:
     array = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
     tensor = to_stored(array, "x")
     assert tuple(tensor.shape) == stored
@@ -30,7 +30,7 @@ def test_layouts(shape: tuple[int, ...], stored: tuple[int, ...]) -> None:
     assert tensor.sum() == array.sum(dtype=np.int64)
 
 
-def test_floats_that_are_pixels_become_uint8_and_others_stay() -> None:
+def test_only_floats_that_are_pixel_values_become_uint8() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 4, 4)).astype(np.uint8)
     for floats in (pixels / 255, (pixels / 255).astype(np.float32), pixels.astype(np.float64), pixels.astype(np.int64)):
         stored = to_stored(floats, "x")
@@ -43,17 +43,17 @@ def test_floats_that_are_pixels_become_uint8_and_others_stay() -> None:
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (np.full((2, 4, 4), np.nan), "x holds NaN or infinity .first in sample 0"),
-        (np.full((2, 4), np.inf), "NaN or infinity"),
+        (np.full((2, 4, 4), np.nan), "x has NaN or infinite values .first in sample 0"),
+        (np.full((2, 4), np.inf), "NaN or infinite"),
         (np.full((2, 4, 4), -0.5), "pixel values from -0.5"),
-        (np.full((2, 4, 4), 300), "must lie in 0..255"),
+        (np.full((2, 4, 4), 300), "must be in 0..255"),
         (np.full((2, 4, 4), "a"), "has dtype <U1"),
         (np.zeros(5), "has shape"),
         (np.zeros((2, 5, 6, 4), dtype=np.uint8), "1 or 3 channels"),
         (np.zeros((2, 0, 6), dtype=np.uint8), "has shape"),
     ],
 )
-def test_unusable_arrays_are_errors(array: np.ndarray, message: str) -> None:
+def test_unusable_arrays_are_rejected(array: np.ndarray, message: str) -> None:
     with pytest.raises(UserError, match=message):
         to_stored(array, "x")
 
@@ -76,5 +76,5 @@ def test_convert_changes_channels_size_and_volumes() -> None:
     assert convert(three, 16, 1).shape == (3, 1, 16, 16)
     assert convert(torch.zeros(2, 1, 6, 6, 6), 4, None).shape == (2, 1, 4, 4, 4)
     assert convert(one, 8, 1) is one
-    with pytest.raises(UserError, match="these samples are vectors"):
+    with pytest.raises(UserError, match="the samples are vectors"):
         convert(torch.zeros(2, 5), 8, None)

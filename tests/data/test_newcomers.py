@@ -1,4 +1,4 @@
-"""Newcomers' data: put behind everybody else's, classes meet by name, and what does not fit is refused."""
+"""The data of newcomers: appended to that of the others, classes merged by name, mismatches rejected."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedwild.data import Dataset, DataSettings, Split, admitted, check_names, make_split, with_newcomers
 from fedwild.core.errors import UserError
+from fedwild.data import Dataset, DataSettings, Split, add_newcomers, check_names, make_split, with_newcomers
 from tests.data.helpers import toy
 from tests.tiny import image_file
 
@@ -38,13 +38,13 @@ def ben(tmp_path: Path) -> str:
 def joined(home: Dataset, data: DataSettings, seed: int = 0) -> tuple[Dataset, Split]:
     split = make_split(home, data, "iid", {}, 2, seed)
     whole = with_newcomers(home, data, seed)
-    return whole, admitted(split, whole, data, seed)
+    return whole, add_newcomers(split, whole, data, seed)
 
 
 # --- the data set --------------------------------------------------------------------------------------------
 
 
-def test_rows_keep_their_numbers_and_newcomers_come_behind_them(ann: str, ben: str) -> None:
+def test_rows_keep_their_numbers_and_newcomers_are_appended(ann: str, ben: str) -> None:
     home = toy()
     whole = with_newcomers(home, settings(ann={"name": ann}, ben={"name": ben}))
     count = len(home.y_train)
@@ -56,7 +56,7 @@ def test_rows_keep_their_numbers_and_newcomers_come_behind_them(ann: str, ben: s
     assert whole.domains == ("toy", "ann", "ben")
 
 
-def test_classes_meet_by_name_and_new_ones_are_added_once(ann: str, ben: str) -> None:
+def test_classes_are_merged_by_name_and_new_ones_added_once(ann: str, ben: str) -> None:
     whole = with_newcomers(toy(), settings(ann={"name": ann}, ben={"name": ben}))
     assert whole.classes == ("class0", "class1", "class2", "class3", "new", "newer")
     for number, names in ((1, {"class1", "new"}), (2, {"class0", "new", "newer"})):
@@ -64,21 +64,21 @@ def test_classes_meet_by_name_and_new_ones_are_added_once(ann: str, ben: str) ->
         assert {whole.classes[i] for i in rows} == names
 
 
-def test_labels_give_its_classes_the_federation_s_names(ann: str) -> None:
+def test_labels_rename_its_classes(ann: str) -> None:
     whole = with_newcomers(toy(), settings(ann={"name": ann, "labels": {"new": "class3"}}))
     assert whole.classes == toy().classes
     mine = whole.y_train[whole.domain_train == 1].unique().tolist()
     assert mine == [1, 3]
 
 
-def test_only_the_classes_that_are_asked_for_come(ann: str) -> None:
+def test_classes_selects_its_classes(ann: str) -> None:
     whole = with_newcomers(toy(), settings(ann={"name": ann, "classes": ["new"]}))
     assert whole.y_train[whole.domain_train == 1].unique().tolist() == [whole.classes.index("new")]
     # Classes that nobody has samples of are not there.
     assert whole.classes == (*toy().classes, "new")
 
 
-def test_a_newcomer_may_have_few_samples_and_they_depend_on_its_name_alone(ann: str) -> None:
+def test_limits_choose_samples_by_its_name_alone(ann: str) -> None:
     few = {"name": ann, "train_samples": 6, "test_samples": 3}
     alone = with_newcomers(toy(), settings(ann=few))
     both = with_newcomers(toy(), settings(zoe={"name": ann}, ann=few))
@@ -88,12 +88,12 @@ def test_a_newcomer_may_have_few_samples_and_they_depend_on_its_name_alone(ann: 
     assert torch.equal(*chosen)
 
 
-def test_a_newcomer_called_as_a_domain_is_still_a_domain_of_its_own(ann: str) -> None:
+def test_a_newcomer_with_the_name_of_a_domain_is_a_separate_domain(ann: str) -> None:
     whole = with_newcomers(toy(), settings(toy={"name": ann}))
     assert whole.domains == ("toy", "toy (newcomer)")
 
 
-def test_domains_and_owners_within_its_files_make_no_difference(tmp_path: Path) -> None:
+def test_domains_and_owners_in_its_files_are_ignored(tmp_path: Path) -> None:
     file = tmp_path / "many.npz"
     x, y = np.zeros((24, 2, 2), dtype=np.uint8), np.resize(["new", "class0"], 24)
     domain = np.repeat(["day", "night", "dawn"], 8)
@@ -116,7 +116,7 @@ def test_bytes_and_floats_become_one_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("shape", "to"), [((4, 4), "size"), ((2, 2, 3), "channels"), ((5, 3, 3), "both")])
-def test_a_declared_resize_brings_its_images_to_the_federation_s_shape(
+def test_resize_converts_its_images_to_the_shape_of_the_federation(
     shape: tuple[int, ...], to: str, tmp_path: Path
 ) -> None:
     file = arrays(tmp_path / "other.npz", shape, ["new"])
@@ -126,7 +126,7 @@ def test_a_declared_resize_brings_its_images_to_the_federation_s_shape(
     assert whole.input_shape == (1, 2, 2)
 
 
-def test_grey_images_become_colour_where_the_federation_has_colour(tmp_path: Path) -> None:
+def test_grey_images_become_colour_if_the_federation_has_colour(tmp_path: Path) -> None:
     file = arrays(tmp_path / "grey.npz", (2, 2), ["new"])
     home = toy()
     colour = Dataset(**{**vars(home), "x_train": home.x_train.expand(-1, 3, -1, -1).contiguous()})
@@ -140,7 +140,7 @@ def test_grey_images_become_colour_where_the_federation_has_colour(tmp_path: Pat
 # --- the split -----------------------------------------------------------------------------------------------
 
 
-def test_everybody_s_rows_stay_and_newcomers_get_all_of_their_own(ann: str, ben: str) -> None:
+def test_other_rows_stay_and_newcomers_get_all_of_their_own(ann: str, ben: str) -> None:
     home = toy()
     data = settings(ann={"name": ann}, ben={"name": ben})
     before = make_split(home, data, "iid", {}, 2, 0)
@@ -161,24 +161,24 @@ def test_everybody_s_rows_stay_and_newcomers_get_all_of_their_own(ann: str, ben:
     assert split.known == before.known
 
 
-def test_what_newcomers_bring_is_what_nobody_knows_and_belongs_to_the_first(ann: str, ben: str) -> None:
+def test_brought_lists_unknown_classes_with_the_first_newcomer_that_has_them(ann: str, ben: str) -> None:
     _, split = joined(toy(), settings(ann={"name": ann}, ben={"name": ben}))
     assert split.brought == {"new": "ann", "newer": "ben"}
     _, other = joined(toy(), settings(ben={"name": ben}, ann={"name": ann}))
     assert other.brought == {"new": "ben", "newer": "ben"}
 
 
-def test_who_is_a_member_already_is_no_newcomer(ann: str, ben: str) -> None:
+def test_a_welcomed_client_is_not_a_newcomer(ann: str, ben: str) -> None:
     _, split = joined(toy(), settings(ann={"name": ann, "welcomed": True}, ben={"name": ben}))
     assert split.newcomers == ("ben",)
     assert [client.name for client in split.clients][-2:] == ["ann", "ben"]
 
 
-def test_a_split_that_has_a_newcomer_already_keeps_its_rows(ann: str, ben: str) -> None:
+def test_a_newcomer_that_the_split_already_has_keeps_its_rows(ann: str, ben: str) -> None:
     home = toy()
     _, split = joined(home, settings(ann={"name": ann}))
     data = settings(ann={"name": ann, "welcomed": True}, ben={"name": ben})
-    again = admitted(split, with_newcomers(home, data), data)
+    again = add_newcomers(split, with_newcomers(home, data), data)
     for old, new in zip(split.clients, again.clients, strict=False):
         assert np.array_equal(old.train, new.train)
         assert np.array_equal(old.test, new.test)
@@ -186,7 +186,7 @@ def test_a_split_that_has_a_newcomer_already_keeps_its_rows(ann: str, ben: str) 
     assert np.array_equal(np.unique(again.test), again.test)
 
 
-def test_its_validation_samples_depend_on_the_seed_and_its_name(ann: str) -> None:
+def test_its_validation_samples_depend_on_seed_and_name(ann: str) -> None:
     def held(seed: int, name: str) -> list[int]:
         _, split = joined(toy(), settings(**{name: {"name": ann}}), seed)
         return split.clients[-1].validation.tolist()
@@ -196,7 +196,7 @@ def test_its_validation_samples_depend_on_the_seed_and_its_name(ann: str) -> Non
     assert held(0, "ann") != held(0, "zoe")
 
 
-def test_a_split_with_newcomers_survives_its_file(ann: str, ben: str, tmp_path: Path) -> None:
+def test_a_split_with_newcomers_can_be_saved_and_loaded(ann: str, ben: str, tmp_path: Path) -> None:
     _, split = joined(toy(), settings(ann={"name": ann}, ben={"name": ben}))
     split.save(tmp_path / "split.npz")
     again = Split.load(tmp_path / "split.npz")
@@ -223,14 +223,14 @@ def test_a_split_with_newcomers_survives_its_file(ann: str, ben: str, tmp_path: 
         (["STRASSE", "straße"], "only by case"),
     ],
 )
-def test_names_that_would_be_mixed_up_are_refused(brought: list[str], words: str) -> None:
+def test_ambiguous_names_are_rejected(brought: list[str], words: str) -> None:
     with pytest.raises(UserError) as refusal:
         check_names("ann", brought, ("class0", "class1"))
     assert words in str(refusal.value)
     assert "newcomer 'ann'" in str(refusal.value)
 
 
-def test_the_same_names_and_other_names_are_fine() -> None:
+def test_equal_names_and_distinct_names_are_accepted() -> None:
     check_names("ann", ["class1", "class10", "unknown-1"], ("class0", "class1"))
 
 
@@ -239,12 +239,12 @@ def test_the_same_names_and_other_names_are_fine() -> None:
     [
         ({"classes": ["no"]}, "data.newcomers.ann.classes: class 'no' is not known"),
         ({"labels": {"no": "class0"}}, "data.newcomers.ann.labels: class 'no' is not known"),
-        ({"labels": {"new": "class1"}}, "two classes would be called 'class1'"),
+        ({"labels": {"new": "class1"}}, "two classes would both be called 'class1'"),
         ({"domains": ["no"]}, "data.newcomers.ann"),
         ({"name": "no.npz"}, "no.npz"),
     ],
 )
-def test_wrong_words_about_a_newcomer_are_refused_by_key(given: dict[str, Any], words: str, ann: str) -> None:
+def test_invalid_settings_of_a_newcomer_are_rejected_by_key(given: dict[str, Any], words: str, ann: str) -> None:
     with pytest.raises(UserError) as refusal:
         with_newcomers(toy(), settings(ann={"name": ann, **given}))
     assert words in str(refusal.value)
@@ -252,11 +252,11 @@ def test_wrong_words_about_a_newcomer_are_refused_by_key(given: dict[str, Any], 
 
 def test_vectors_of_another_length_cannot_be_converted(tmp_path: Path) -> None:
     file = arrays(tmp_path / "vectors.npz", (5,), ["new"], dtype="float32")
-    with pytest.raises(UserError, match=r"its samples have shape \(5,\), and this federation takes \(1, 2, 2\)"):
+    with pytest.raises(UserError, match=r"its samples have shape \(5,\), but the federation requires \(1, 2, 2\)"):
         with_newcomers(toy(), settings(ann={"name": file, "resize": True}))
 
 
-def test_newcomers_that_differ_by_case_among_themselves_are_refused(tmp_path: Path) -> None:
+def test_classes_of_two_newcomers_that_differ_by_case_are_rejected(tmp_path: Path) -> None:
     first = image_file(tmp_path / "first.npz", {"ant": 0}, side=2)
     second = image_file(tmp_path / "second.npz", {"Ant": 1}, side=2)
     with pytest.raises(UserError, match="newcomer 'ben': class 'Ant' differs from 'ant'"):

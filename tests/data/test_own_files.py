@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedwild.data import Dataset, DataSettings, load, make_split
 from fedwild.core.errors import UserError
+from fedwild.data import Dataset, DataSettings, load, make_split
 from tests.data.helpers import write_image
 
 
@@ -18,7 +18,7 @@ def load_path(path: Path, **settings: Any) -> Dataset:
 
 
 def fill(root: Path, *folders: str, count: int = 5) -> Path:
-    """`count` images in each of these folders, the n-th of value 10 n."""
+    """Write `count` images into each of these folders, the n-th with value 10 n."""
     for folder in folders:
         for number in range(count):
             write_image(root / folder / f"{number}.png", value=10 * number)
@@ -63,7 +63,7 @@ def test_owners_with_few_samples_per_class_share_a_test_split(tmp_path: Path) ->
     assert (len(dataset.y_train), len(dataset.y_test)) == (16, 4)
 
 
-def test_a_clients_folder_may_hold_train_and_test(tmp_path: Path) -> None:
+def test_client_folders_may_contain_train_and_test(tmp_path: Path) -> None:
     fill(tmp_path, "ann/train/cat", "bob/train/dog")
     fill(tmp_path, "ann/test/cat", count=2)
     dataset = load_path(tmp_path)
@@ -71,7 +71,7 @@ def test_a_clients_folder_may_hold_train_and_test(tmp_path: Path) -> None:
     assert (len(dataset.y_train), len(dataset.y_test)) == (10, 2)
 
 
-def test_train_and_test_may_hold_clients(tmp_path: Path) -> None:
+def test_train_and_test_may_contain_clients(tmp_path: Path) -> None:
     fill(tmp_path, "train/ann/cat", "train/bob/dog", "test/bob/dog")
     dataset = load_path(tmp_path)
     assert dataset.owners == ("ann", "bob")
@@ -103,25 +103,25 @@ def test_sixteen_bit_grey_keeps_its_high_byte(tmp_path: Path) -> None:
     assert set(load_path(tmp_path).x_train.unique().tolist()) == {200}
 
 
-def test_size_brings_different_images_to_one_size(tmp_path: Path) -> None:
+def test_size_resizes_images_of_different_sizes(tmp_path: Path) -> None:
     for number in range(4):
         write_image(tmp_path / "a" / f"{number}.png", size=(4 + number, 9), value=77)
-    with pytest.raises(UserError, match=r"1\.png is 5x9 pixels but .*0\.png is 4x9: set data\.size"):
+    with pytest.raises(UserError, match=r"1\.png has 5x9 pixels but .*0\.png has 4x9: set data\.size"):
         load_path(tmp_path)
     dataset = load_path(tmp_path, size=8)
     assert dataset.input_shape == (3, 8, 8)
     assert set(dataset.x_train.unique().tolist()) == {77}
 
 
-def test_folder_problems_name_the_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no images: put them in one folder per class"):
+def test_problems_with_a_folder_are_reported_with_the_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no images: put them into one folder per class"):
         load_path(tmp_path)
     root = fill(tmp_path / "pets", "cat")
     (root / "dog").mkdir()
-    with pytest.raises(UserError, match="dog holds no images"):
+    with pytest.raises(UserError, match="dog has no images"):
         load_path(root)
     write_image(root / "dog" / "deeper" / "1.png")
-    with pytest.raises(UserError, match="lies at another depth"):
+    with pytest.raises(UserError, match="are at different depths"):
         load_path(root)
     bad = fill(tmp_path / "bad", "cat") / "cat" / "2.png"
     bad.write_bytes(b"no image")
@@ -132,7 +132,7 @@ def test_folder_problems_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cat/2\.png cannot be read as an image"):
         load_path(tmp_path / "bad", size=8)
     write_image(tmp_path / "flat" / "1.png")
-    with pytest.raises(UserError, match="is in no class folder"):
+    with pytest.raises(UserError, match="is not in a class folder"):
         load_path(tmp_path / "flat")
 
 
@@ -157,17 +157,17 @@ def test_a_csv_lists_labels_clients_and_splits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("file,label\na,b\n", "has no column path; it has file, label"),
+        ("file,label\na,b\n", "has no column path: its columns are file, label"),
         ("", "has no column path and label"),
         ("path,label\n", "lists no images"),
-        ("path,label\nnothing.png,a\n", "line 2: there is no file"),
+        ("path,label\nnothing.png,a\n", r"line 2: .*nothing\.png does not exist"),
         ("path,label\n,a\n", "line 2: path is empty"),
-        ("path,label,split\nimages/0.png,a,moon\n", "line 2: split is 'moon'"),
-        ("path,label,client\nimages/0.png,a,x\nimages/1.png,a,\n", "give all or none a client"),
-        ("path,label,split\nimages/0.png,a,test\n", "nothing to train on"),
+        ("path,label,split\nimages/0.png,a,moon\n", "line 2: split = 'moon' is not allowed"),
+        ("path,label,client\nimages/0.png,a,x\nimages/1.png,a,\n", "name a client for all images or for none"),
+        ("path,label,split\nimages/0.png,a,test\n", "training images are required"),
     ],
 )
-def test_csv_problems_name_the_line(tmp_path: Path, text: str, message: str) -> None:
+def test_problems_with_a_csv_are_reported_with_the_line(tmp_path: Path, text: str, message: str) -> None:
     fill(tmp_path / "images", ".")
     with pytest.raises(UserError, match=message):
         load_path(write_csv(tmp_path, text))
@@ -223,18 +223,21 @@ def test_vectors_stay_vectors(tmp_path: Path) -> None:
     ("arrays", "message"),
     [
         ({"x_train": pixels(4)}, "has no 'y_train'"),
-        ({"a": pixels(4)}, r"needs x_train and y_train .or x and y., it has \['a'\]"),
-        ({"x": pixels(4), "y": np.zeros(3, dtype=int)}, "equally many rows"),
-        ({"x": pixels(0), "y": np.zeros(0, dtype=int)}, "holds no samples"),
+        ({"a": pixels(4)}, r"must have x_train and y_train .or x and y.; it has \['a'\]"),
+        ({"x": pixels(4), "y": np.zeros(3, dtype=int)}, "numbers of rows must be equal"),
+        ({"x": pixels(0), "y": np.zeros(0, dtype=int)}, "has no samples"),
         ({"x": pixels(4), "y": np.array([0.5] * 4)}, "labels must be whole numbers or text"),
-        ({"x": pixels(4), "y": np.array([0, 1, 2, 0]), "classes": np.array(["a", "b"])}, "holds label 2, outside"),
-        ({"x": pixels(4), "y": np.array([0, -1, 1, 0]), "classes": np.array(["a", "b"])}, "holds label -1"),
-        ({"x": pixels(2), "y": np.array(["a", "c"]), "classes": np.array(["a", "b"])}, "label 'c' is outside"),
-        ({"x": np.full((4, 3, 3), np.nan), "y": np.zeros(4, dtype=int)}, "x in .*mine.npz holds NaN"),
-        ({"x": pixels(4), "y": np.array([{}] * 4)}, "holds objects"),
+        (
+            {"x": pixels(4), "y": np.array([0, 1, 2, 0]), "classes": np.array(["a", "b"])},
+            "has label 2: labels must",
+        ),
+        ({"x": pixels(4), "y": np.array([0, -1, 1, 0]), "classes": np.array(["a", "b"])}, "has label -1"),
+        ({"x": pixels(2), "y": np.array(["a", "c"]), "classes": np.array(["a", "b"])}, "label 'c' is not in classes"),
+        ({"x": np.full((4, 3, 3), np.nan), "y": np.zeros(4, dtype=int)}, "x in .*mine.npz has NaN"),
+        ({"x": pixels(4), "y": np.array([{}] * 4)}, "has pickled objects"),
         (
             {"x_train": pixels(4), "y_train": np.zeros(4, dtype=int), "domain_train": np.zeros(3, dtype=int)},
-            "domain_train must name",
+            "domain_train must give the name or number",
         ),
         (
             {
@@ -243,17 +246,17 @@ def test_vectors_stay_vectors(tmp_path: Path) -> None:
                 "x_test": np.zeros((1, 5, 5), dtype=np.uint8),
                 "y_test": np.zeros(1, dtype=int),
             },
-            r"training samples have shape \(1, 4, 4\), test samples \(1, 5, 5\)",
+            r"training samples have shape \(1, 4, 4\) but test samples \(1, 5, 5\)",
         ),
-        ({"x": pixels(2), "y": np.array([0, 1])}, r"data\.test_fraction=0\.2"),
+        ({"x": pixels(2), "y": np.array([0, 1])}, r"data\.test_fraction = 0\.2"),
     ],
 )
-def test_npz_problems_are_told(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
+def test_problems_with_an_npz_are_reported(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
     with pytest.raises(UserError, match=message):
         load_path(write_arrays(tmp_path, **arrays))
 
 
-def test_a_truncated_npz_is_an_error(tmp_path: Path) -> None:
+def test_a_truncated_npz_is_rejected(tmp_path: Path) -> None:
     path = write_arrays(tmp_path, x=pixels(400), y=np.zeros(400, dtype=int))
     whole = path.read_bytes()
     for size in (0, 10, 3000, len(whole) - 10):
@@ -262,13 +265,13 @@ def test_a_truncated_npz_is_an_error(tmp_path: Path) -> None:
             load_path(path)
 
 
-def test_paths_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is no such file or folder"):
+def test_missing_paths_are_reported(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not exist"):
         load_path(tmp_path / "nothing")
-    with pytest.raises(UserError, match="there is no such file or folder"):
+    with pytest.raises(UserError, match="does not exist"):
         load(DataSettings(name="nothing.npz"))
     (tmp_path / "words.txt").write_text("hello")
-    with pytest.raises(UserError, match="cannot read this kind of file"):
+    with pytest.raises(UserError, match="cannot be read: use an image folder"):
         load_path(tmp_path / "words.txt")
     with pytest.raises(UserError, match="Did you mean 'fashion-mnist'"):
         load(DataSettings(name="fashion-mnst"))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedwild.data import NO_CLASS, DataSettings, Samples, samples_of
 from fedwild.core.errors import UserError
+from fedwild.data import NO_CLASS, DataSettings, Samples, samples_of
 from tests.data.helpers import toy
 
 
@@ -21,7 +21,7 @@ def colour_samples(**settings: object) -> Samples:
     return Samples(x, torch.arange(15) % 4, index, **settings)  # type: ignore[arg-type]
 
 
-def test_without_a_generator_batches_come_in_order_with_the_last_partial_one() -> None:
+def test_without_a_generator_batches_are_in_order() -> None:
     samples = colour_samples()
     batches = list(samples.batches(4))
     assert [len(y) for _, y in batches] == [4, 4, 4, 3]
@@ -42,7 +42,7 @@ def test_a_generator_shuffles_inputs_and_labels_together() -> None:
     assert torch.equal(again, y)
 
 
-def test_normalising_subtracts_the_mean_and_divides_by_std_per_channel() -> None:
+def test_inputs_are_normalised_per_channel() -> None:
     samples = colour_samples(mean=[0.1, 0.2, 0.3], std=[0.5, 0.6, 0.7])
     x, _ = samples.all()
     plain = samples.x[samples.index].float() / 255
@@ -50,7 +50,7 @@ def test_normalising_subtracts_the_mean_and_divides_by_std_per_channel() -> None
     assert torch.allclose(x, (plain - level[0]) / level[1], atol=1e-6)
 
 
-def test_stored_tensor_is_never_changed() -> None:
+def test_the_stored_tensor_does_not_change() -> None:
     x = torch.rand(6, 1, 8, 8)
     before = x.clone()
     samples = Samples(x, torch.zeros(6, dtype=torch.int64), torch.arange(6), mean=0.5, std=2.0)
@@ -78,7 +78,7 @@ def test_take_limit_and_classes() -> None:
     assert len(samples.all(limit=4)[1]) == 4
 
 
-def test_no_samples_means_no_batches() -> None:
+def test_no_samples_give_no_batches() -> None:
     nobody = colour_samples().take([])
     assert len(nobody) == 0
     assert list(nobody.batches(4, generator())) == []
@@ -86,14 +86,14 @@ def test_no_samples_means_no_batches() -> None:
     assert nobody.classes == []
 
 
-def test_labels_follow_the_callers_class_ids() -> None:
+def test_labels_use_the_given_class_ids() -> None:
     dataset = toy()
     samples = samples_of(dataset, np.arange(len(dataset.y_train)), ids={"class2": 0, "class0": 7})
     wanted = {0: 7, 1: NO_CLASS, 2: 0, 3: NO_CLASS}
     assert samples.y.tolist() == [wanted[label] for label in dataset.y_train.tolist()]
 
 
-def test_augmented_batches_differ_and_need_a_generator() -> None:
+def test_augmented_batches_differ_and_require_a_generator() -> None:
     samples = colour_samples(augment=["crop", "flip"])
     plain = torch.cat([x for x, _ in samples.batches(15, generator())])
     changed = torch.cat([x for x, _ in samples.batches(15, generator(), augment=True)])
@@ -102,7 +102,7 @@ def test_augmented_batches_differ_and_need_a_generator() -> None:
         next(samples.batches(4, None, augment=True))
 
 
-def test_settings_that_do_not_fit_the_samples_are_errors() -> None:
+def test_settings_that_do_not_match_the_samples_are_rejected() -> None:
     with pytest.raises(UserError, match=r"data\.mean has 2 values"):
         colour_samples(mean=[0.1, 0.2])
     with pytest.raises(UserError, match=r"data\.augment"):
@@ -118,3 +118,15 @@ def test_a_batch_costs_little() -> None:
         batches = sum(1 for _ in samples.batches(64, generator()))
         best = min(best, (time.process_time() - start) / batches)
     assert best < 400e-6  # about 40 us on a quiet machine; ten times that means a per-sample loop crept in
+
+
+def test_samples_of_one_tensor_can_be_joined_and_relabelled() -> None:
+    dataset = toy()
+    first, second = samples_of(dataset, np.array([3, 1])), samples_of(dataset, np.array([2]))
+    both = first.join(second)
+    assert both.index.tolist() == [3, 1, 2]
+    assert both.y.tolist() == dataset.y_train[both.index].tolist()
+    relabelled = both.with_labels(torch.tensor([7, 8, 9]))
+    assert (relabelled.y.tolist(), relabelled.index.tolist()) == ([7, 8, 9], [3, 1, 2])
+    with pytest.raises(ValueError, match="samples of two tensors cannot be joined"):
+        first.join(samples_of(dataset, np.array([0]), "test"))

@@ -10,7 +10,7 @@ from fedwild.data import DataSettings, PartitionSettings
 
 @pytest.mark.parametrize("model", [DataSettings, PartitionSettings])
 def test_every_setting_is_described(model: type[DataSettings] | type[PartitionSettings]) -> None:
-    for row in model.described():
+    for row in model.describe():
         assert len(row["description"]) > 20, row["name"]
 
 
@@ -40,7 +40,7 @@ def test_every_setting_is_described(model: type[DataSettings] | type[PartitionSe
         {"colour": 3},
     ],
 )
-def test_senseless_settings_are_refused(settings: dict[str, Any]) -> None:
+def test_invalid_settings_are_rejected(settings: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         DataSettings(**settings)
 
@@ -49,6 +49,6 @@ def test_numbers_in_lists_are_class_names() -> None:
     assert DataSettings(known=[1, "2"], known_by_client={"client-00": [1]}).known == ["1", "2"]  # type: ignore[list-item]
 
 
-def test_partition_settings_hand_over_only_what_was_said() -> None:
+def test_partition_settings_keep_only_what_was_given() -> None:
     assert PartitionSettings(name="dirichlet", beta=0.3).params == {"beta": 0.3}
     assert PartitionSettings().params == {}

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedwild.data import Dataset, DataSettings, Split, make_split
 from fedwild.core.errors import UserError
+from fedwild.data import Dataset, DataSettings, Split, make_split
 from tests.data.helpers import toy
 
 
 def rows(split: Split, *parts: str) -> list[int]:
-    """All clients' rows of these parts, with repeats if there are any."""
+    """Return the rows of these parts of all clients, with repetitions."""
     return sorted(int(i) for c in split.clients for part in parts for i in getattr(c, part))
 
 
@@ -42,7 +42,7 @@ def test_known_samples_are_labelled_once_and_novel_ones_unlabelled_once(partitio
             assert np.all(np.diff(part) > 0)
 
 
-def test_same_seed_same_split_and_other_seed_another() -> None:
+def test_the_seed_determines_the_split() -> None:
     dataset, data = toy(per_class=80), DataSettings(novel=1, public=0.1)
     first, again, other = (make_split(dataset, data, "dirichlet", {}, 4, seed) for seed in (1, 1, 2))
     assert [c.train.tolist() for c in first.clients] == [c.train.tolist() for c in again.clients]
@@ -50,7 +50,7 @@ def test_same_seed_same_split_and_other_seed_another() -> None:
     assert first.public.tolist() == again.public.tolist() != other.public.tolist()
 
 
-def test_validation_is_a_floor_of_each_clients_share_and_never_the_last_sample() -> None:
+def test_validation_is_rounded_down_and_leaves_a_training_sample() -> None:
     dataset = toy(per_class=10, classes=1)
     split = make_split(dataset, DataSettings(validation=0.34), "iid", {}, 3, 0)
     assert [(len(c.train), len(c.validation)) for c in split.clients] == [(3, 1), (2, 1), (2, 1)]
@@ -58,12 +58,12 @@ def test_validation_is_a_floor_of_each_clients_share_and_never_the_last_sample()
     assert [(len(c.train), len(c.validation)) for c in alone.clients] == [(1, 0)] * 10
 
 
-def test_shares_are_exact_floors() -> None:
+def test_shares_are_rounded_down_exactly() -> None:
     split = make_split(toy(per_class=100, classes=1), DataSettings(validation=0.29), "iid", {}, 1, 0)
     assert len(split.clients[0].validation) == 29
 
 
-def test_part_of_the_known_samples_joins_the_unlabelled_pool() -> None:
+def test_a_share_of_the_known_samples_moves_to_the_pool() -> None:
     dataset = toy(per_class=50)
     split = make_split(dataset, DataSettings(novel=1, unlabelled_known=0.2, validation=0), "iid", {}, 5, 0)
     known = rows_of(dataset, "class0", "class1", "class2")
@@ -87,7 +87,7 @@ def test_a_client_sees_only_the_labels_it_may_see() -> None:
     assert rows(split, "train", "validation", "unlabelled") == list(range(200))
 
 
-def test_public_data_from_train_is_taken_before_the_deal() -> None:
+def test_public_training_data_is_separated_before_the_partition() -> None:
     dataset = toy(per_class=50)
     split = make_split(dataset, DataSettings(known=2, novel=1, public=0.3), "iid", {}, 4, 0)
     assert split.public_from == "train"
@@ -96,7 +96,7 @@ def test_public_data_from_train_is_taken_before_the_deal() -> None:
     assert sorted([*held, *split.public.tolist()]) == rows_of(dataset, "class0", "class1", "class2")
 
 
-def test_public_data_from_test_is_its_first_half_and_the_second_is_tested() -> None:
+def test_public_test_data_is_the_first_half_and_leaves_the_test_set() -> None:
     dataset = toy(test_per_class=10)
     split = make_split(dataset, DataSettings(public_from="test"), "iid", {}, 2, 0)
     assert split.public.tolist() == list(range(20))
@@ -104,7 +104,7 @@ def test_public_data_from_test_is_its_first_half_and_the_second_is_tested() -> N
     assert all(client.test.tolist() == split.test.tolist() for client in split.clients)
 
 
-def test_public_test_data_holds_no_unknown_class() -> None:
+def test_public_test_data_has_no_unknown_class() -> None:
     dataset = toy(test_per_class=10)
     split = make_split(dataset, DataSettings(known=3, public_from="test"), "iid", {}, 2, 0)
     assert 3 not in dataset.y_test.numpy()[split.public]
@@ -112,7 +112,7 @@ def test_public_test_data_holds_no_unknown_class() -> None:
     assert split.test.min() >= 20
 
 
-def test_first_half_of_a_test_set_sorted_by_class_holds_every_class() -> None:
+def test_the_first_half_of_a_sorted_test_set_has_every_class() -> None:
     dataset = toy(test_per_class=10)
     ordered = Dataset(**{**dataset.__dict__, "y_test": torch.sort(dataset.y_test).values})
     split = make_split(ordered, DataSettings(public_from="test"), "iid", {}, 2, 0)
@@ -129,7 +129,7 @@ def test_clients_are_tested_on_their_own_domain() -> None:
         assert client.test.tolist() == [i for i in range(len(dataset.y_test)) if i % 3 == number]
 
 
-def test_owners_become_clients_by_themselves() -> None:
+def test_owners_become_clients_by_default() -> None:
     dataset = toy(owners=("ann", "bob"))
     split = make_split(dataset, DataSettings(), None, {}, None, 0)
     assert [client.name for client in split.clients] == ["ann", "bob"]
@@ -143,19 +143,19 @@ def test_owners_with_test_data_are_tested_on_it() -> None:
     assert all(set(client.test % 2) == {number} for number, client in enumerate(split.clients))
 
 
-def test_fewer_novel_classes_than_k_still_deals_them() -> None:
+def test_fewer_novel_classes_than_k_are_all_assigned() -> None:
     dataset = toy(per_class=40, classes=5)
     split = make_split(dataset, DataSettings(known=4, novel=1), "#C=2", {}, 4, 0)
     assert rows(split, "unlabelled") == rows_of(dataset, "class4")
 
 
-def test_more_novel_classes_than_clients_have_room_for_are_all_dealt() -> None:
+def test_more_novel_classes_than_clients_can_hold_are_all_assigned() -> None:
     dataset = toy(per_class=40, classes=9)
     split = make_split(dataset, DataSettings(known=4, novel=5), "#C=2", {}, 2, 0)
     assert rows(split, "unlabelled") == rows_of(dataset, *(f"class{number}" for number in range(4, 9)))
 
 
-def test_owner_names_must_be_fit_for_folders() -> None:
+def test_owner_names_must_be_valid_folder_names() -> None:
     with pytest.raises(UserError, match=r"client name '\.\./bob'"):
         make_split(toy(owners=("ann", "../bob")), DataSettings())
 
@@ -163,21 +163,23 @@ def test_owner_names_must_be_fit_for_folders() -> None:
 @pytest.mark.parametrize(
     ("data", "partition", "clients", "message"),
     [
-        ({}, "iid", 81, "clients=81 is more than the 80 known training samples"),
-        ({}, "iid", 0, "clients=0"),
-        ({}, "owner", None, "does not say who owns"),
-        ({}, "#C=9", 4, r"partition\.k=9"),
+        ({}, "iid", 81, "federation.clients = 81 is not allowed: there are 80 known training samples"),
+        ({}, "iid", 0, "federation.clients = 0"),
+        ({}, "owner", None, "does not name the owners"),
+        ({}, "#C=9", 4, r"partition\.k = 9"),
         ({}, "sharts", 4, "Did you mean 'shards'"),
         ({"known_by_client": {"client-77": ["class0"]}}, "iid", 4, "client 'client-77' is not known"),
         ({"known_by_client": {"client-01": ["dog"]}}, "iid", 4, "class 'dog' is not known"),
     ],
 )
-def test_impossible_splits_are_errors(data: dict[str, Any], partition: str, clients: int | None, message: str) -> None:
+def test_an_impossible_split_is_rejected(
+    data: dict[str, Any], partition: str, clients: int | None, message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         make_split(toy(), DataSettings(**data), partition, {}, clients, 0)
 
 
-def test_a_class_without_training_samples_is_an_error() -> None:
+def test_a_class_without_training_samples_is_rejected() -> None:
     dataset = toy()
     empty = Dataset(**{**dataset.__dict__, "classes": (*dataset.classes, "ghost")})
     with pytest.raises(UserError, match="class 'ghost' has no training samples"):
@@ -195,7 +197,7 @@ def same(a: Split, b: Split) -> bool:
 
 
 @pytest.mark.parametrize("domains", [1, 3])
-def test_a_saved_split_comes_back_equal_with_equal_bytes(tmp_path: Path, domains: int) -> None:
+def test_a_saved_split_can_be_loaded_and_has_equal_bytes(tmp_path: Path, domains: int) -> None:
     dataset = toy(per_class=60, domains=domains)
     split = make_split(dataset, DataSettings(novel=1, public=0.1), None, {}, None, 5)
     first, second = tmp_path / "deep" / "a.npz", tmp_path / "b.npz"
@@ -208,14 +210,14 @@ def test_a_saved_split_comes_back_equal_with_equal_bytes(tmp_path: Path, domains
         assert all(archive[key].dtype != object for key in archive.files)
 
 
-def test_a_damaged_split_file_is_an_error(tmp_path: Path) -> None:
+def test_a_damaged_split_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "split.npz"
     make_split(toy(), DataSettings(), "iid", {}, 2, 0).save(path)
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(UserError, match=r"split\.npz cannot be read"):
         Split.load(path)
     np.savez(path, something=np.zeros(3))
-    with pytest.raises(UserError, match="not a split written by fedwild"):
+    with pytest.raises(UserError, match="is not a split file of fedwild"):
         Split.load(path)
-    with pytest.raises(UserError, match="is not there"):
+    with pytest.raises(UserError, match="does not exist"):
         Split.load(tmp_path / "nothing.npz")

@@ -1,4 +1,4 @@
-"""Stages: which novel classes turn up when, and whose unlabelled samples go with them."""
+"""Stages: which novel classes and which unlabelled samples appear in each."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedwild.core.errors import UserError
 from fedwild.data import Dataset, DataSettings, Split, make_split
 from fedwild.data.npz import pack_json, read_npz, unpack_json, write_npz
-from fedwild.core.errors import UserError
 from tests.conftest import TINY, Refused
 from tests.data.helpers import toy
 
@@ -35,22 +35,22 @@ def labels(dataset: Dataset, rows: np.ndarray) -> list[str]:
         ([2, 1, 1], [[2, 3], [4], [5]]),
     ],
 )
-def test_novel_classes_turn_up_in_order(stages: list[int], expected: list[list[int]]) -> None:
+def test_novel_classes_appear_in_order(stages: list[int], expected: list[list[int]]) -> None:
     _, split = staged(stages)
     assert split.stages == tuple(stages)
     assert split.novel_by_stage == tuple(tuple(f"class{i}" for i in names) for names in expected)
 
 
 @pytest.mark.parametrize(("stages", "total"), [([1, 2], 3), ([4, 1], 5), ([2, 2, 2], 6)])
-def test_stages_that_do_not_add_up_are_refused_with_both_numbers(stages: list[int], total: int) -> None:
+def test_stages_with_a_wrong_sum_are_rejected_with_both_numbers(stages: list[int], total: int) -> None:
     with pytest.raises(UserError) as refusal:
         staged(stages)
-    assert f"adds up to {total}, and 4 classes are novel" in str(refusal.value)
+    assert f"sums to {total}, but data.novel gives 4 novel classes" in str(refusal.value)
     assert "data.stages" in str(refusal.value)
 
 
-def test_stages_without_novel_classes_are_refused() -> None:
-    with pytest.raises(UserError, match=r"adds up to 1, and 0 classes are novel"):
+def test_stages_without_novel_classes_are_rejected() -> None:
+    with pytest.raises(UserError, match=r"sums to 1, but data\.novel gives 0 novel classes"):
         staged([1], novel=0)
 
 
@@ -60,19 +60,19 @@ def test_a_stage_has_at_least_one_class(value: list[Any], refused: Refused) -> N
     assert "data.stages" in error
 
 
-def test_the_command_line_says_that_stages_do_not_add_up(refused: Refused) -> None:
+def test_the_command_line_reports_stages_with_a_wrong_sum(refused: Refused) -> None:
     error = refused("run", *TINY, "--rounds", "1", "--set", "data.novel=1", "--set", "data.stages=[1, 1]")
-    assert error == "error: data.stages=[1, 1] is not allowed: it adds up to 2, and 1 classes are novel (data.novel).\n"
+    assert error == "error: data.stages = [1, 1] is not allowed: it sums to 2, but data.novel gives 1 novel class.\n"
 
 
-def test_named_novel_classes_turn_up_in_the_order_of_their_names_in_the_setting() -> None:
+def test_named_novel_classes_appear_in_the_order_of_the_setting() -> None:
     _, split = staged([1, 1], novel=["class6", "class3"])
     assert split.novel_by_stage == (("class6",), ("class3",))
 
 
 @pytest.mark.parametrize("stages", [[], [1, 3], [2, 1, 1], [1, 1, 1, 1]])
 @pytest.mark.parametrize("share", [0.0, 0.3])
-def test_stages_part_each_client_s_unlabelled_rows_exactly(stages: list[int], share: float) -> None:
+def test_each_unlabelled_row_appears_in_one_stage(stages: list[int], share: float) -> None:
     dataset, split = staged(stages, share)
     for client in split.clients:
         parts = [split.unlabelled_in(client, stage, dataset) for stage in range(1, len(split.novel_by_stage) + 1)]
@@ -95,7 +95,7 @@ def test_unlabelled_samples_of_known_classes_are_spread_evenly_over_stages() -> 
         assert max(counts) - min(counts) <= 1
 
 
-def test_known_classes_that_a_client_may_not_see_are_spread_too() -> None:
+def test_hidden_known_classes_are_spread_over_stages() -> None:
     dataset, split = staged([2, 2], 0.0, known_by_client={"client-01": ["class0"]})
     client = split.clients[1]
     hidden = [labels(dataset, split.unlabelled_in(client, stage, dataset)).count("class1") for stage in (1, 2)]
@@ -103,13 +103,13 @@ def test_known_classes_that_a_client_may_not_see_are_spread_too() -> None:
     assert max(hidden) - min(hidden) <= 1
 
 
-def test_a_client_without_unlabelled_samples_has_none_in_any_stage() -> None:
+def test_without_unlabelled_samples_every_stage_is_empty() -> None:
     dataset, split = staged([], 0.0, novel=0)
     assert split.novel_by_stage == ((),)
     assert all(len(split.unlabelled_in(client, 1, dataset)) == 0 for client in split.clients)
 
 
-def test_a_saved_split_keeps_its_stages_with_equal_bytes(tmp_path: Path) -> None:
+def test_a_saved_split_keeps_its_stages(tmp_path: Path) -> None:
     dataset, split = staged([1, 3])
     split.save(tmp_path / "a.npz")
     again = Split.load(tmp_path / "a.npz")
@@ -121,7 +121,7 @@ def test_a_saved_split_keeps_its_stages_with_equal_bytes(tmp_path: Path) -> None
         assert np.array_equal(split.unlabelled_in(mine, 2, dataset), again.unlabelled_in(theirs, 2, dataset))
 
 
-def test_a_split_saved_before_there_were_stages_has_one(tmp_path: Path) -> None:
+def test_a_split_file_without_stages_has_one_stage(tmp_path: Path) -> None:
     dataset, split = staged([1, 3])
     path = tmp_path / "old.npz"
     split.save(path)

@@ -1,4 +1,4 @@
-"""Counting novel classes: PPM against scikit-learn's DBSCAN, and every estimator on mixtures that it should solve."""
+"""Estimators: PPM against scikit-learn's DBSCAN, and every estimator on mixtures that it should solve."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from scipy.spatial.distance import pdist, squareform
 from sklearn.cluster import DBSCAN
 from sklearn.metrics import adjusted_rand_score
 
+from fedwild.core.component import summary_of
+from fedwild.core.rng import Rng
 from fedwild.discovery import (
     ESTIMATORS,
+    ClassCount,
     Clusters,
     Committee,
     Estimate,
@@ -26,18 +29,17 @@ from fedwild.discovery import (
     MaxAccuracyPIM,
     PotentialPrototypeMerge,
     base,
-    clusters_of,
+    cluster_embeddings,
 )
-from fedwild.discovery.base import with_prototypes
-from fedwild.discovery.committee import LINKAGES, Metric, merging, middle_of_best, radii
+from fedwild.discovery.base import find_prototypes
+from fedwild.discovery.committee import LINKAGES, Metric, best_radii, follow_merges, middle_argmax
 from fedwild.discovery.macc import entropies
-from fedwild.discovery.pool import Floats, Ints, means_of
-from fedwild.discovery.ppm import dense_regions, rising_radii
-from fedwild.core.rng import Rng
+from fedwild.discovery.pool import Floats, Ints, cluster_means
+from fedwild.discovery.ppm import count_dense_regions, rising_radii
 
 CLIENTS = 10
 QUICK: dict[str, dict[str, Any]] = {"macc-pim": {"epochs": 5}}
-"""Settings that make an estimator quick where its number does not matter."""
+"""Settings that make an estimator fast, for tests in which its number does not matter."""
 
 
 def estimator(name: str, **settings: Any) -> Estimator:
@@ -46,7 +48,7 @@ def estimator(name: str, **settings: Any) -> Estimator:
 
 
 def dealt(x: Floats, y: Ints, c_l: int, rng: np.random.Generator) -> tuple[Clusters, Ints]:
-    """Clusters of ten clients among whom each class is dealt by Dirichlet(0.1), and each one's samples by class."""
+    """Return the clusters of ten clients that share each class by Dirichlet(0.1), and their samples by class."""
     classes = int(y.max()) + 1
     owner = np.empty(len(y), dtype=np.int64)
     for c in range(classes):
@@ -54,7 +56,7 @@ def dealt(x: Floats, y: Ints, c_l: int, rng: np.random.Generator) -> tuple[Clust
     parts, labels = [], [np.zeros((0, classes), dtype=np.int64)]
     for client in range(CLIENTS):
         mine = owner == client
-        clusters, members = clusters_of(x[mine], c_l, seed=client)
+        clusters, members = cluster_embeddings(x[mine], c_l, seed=client)
         parts.append(clusters)
         labels.append(np.zeros((len(clusters), classes), dtype=np.int64))
         np.add.at(labels[-1], (members, y[mine]), 1)
@@ -62,10 +64,10 @@ def dealt(x: Floats, y: Ints, c_l: int, rng: np.random.Generator) -> tuple[Clust
 
 
 def mixture(classes: int, c_l: int, d: int, seed: int, per_class: int = 100) -> Clusters:
-    """Round Gaussians of variance 1, their centres drawn with variance 4 in each of d dimensions.
+    """Return clusters of Gaussian classes of variance 1, with centres of variance 4 in each of d dimensions.
 
-    Centres are then sqrt(1 + 4) times as far apart as two samples of a class. A class is cut into as many as c_l pieces
-    per client, most of them of a few samples.
+    Centres are sqrt(1 + 4) times as far apart as two samples of a class. A class has up to c_l clusters per client,
+    most of them with few samples.
     """
     return mixture_with_known(classes, 0, c_l, d, seed, per_class)[0]
 
@@ -73,7 +75,7 @@ def mixture(classes: int, c_l: int, d: int, seed: int, per_class: int = 100) -> 
 def mixture_with_known(
     novel: int, known: int, c_l: int, d: int, seed: int, per_class: int = 60
 ) -> tuple[Clusters, KnownClasses]:
-    """Novel and known classes of one such mixture, dealt and clustered alike."""
+    """Return novel and known classes of one such mixture, clustered in the same way."""
     rng = np.random.default_rng(seed)
     centres = 2 * rng.normal(size=(novel + known, d))
     y = np.repeat(np.arange(novel + known), per_class)
@@ -86,14 +88,14 @@ def mixture_with_known(
 
 
 def nothing_known(d: int, rows: int = 2) -> KnownClasses:
-    """Rows of a head, and not a single labelled sample."""
+    """Return known classes with rows of the head but without labelled samples."""
     return KnownClasses(np.eye(rows, d), Clusters.joined([], d), np.zeros((0, rows), dtype=np.int64))
 
 
 def tight(novel: int, known: int, seed: int) -> tuple[Clusters, KnownClasses]:
-    """Orthogonal classes, twelve clusters in each novel one, closer together than MACC's pseudo-labelled samples are.
+    """Return orthogonal classes with twelve clusters per novel class, closer than MACC's pseudo-labelled samples.
 
-    With too few clusters k-means then merges known classes, which are lighter, with too many it cuts them.
+    With too few clusters, k-means merges the known classes, which have less weight; with too many, it splits them.
     """
     rng = np.random.default_rng(seed)
     axes = np.linalg.qr(rng.normal(size=(novel + known, novel + known)))[0]
@@ -105,7 +107,7 @@ def tight(novel: int, known: int, seed: int) -> tuple[Clusters, KnownClasses]:
 
 
 def peak(pool: Clusters, steps: int = 50) -> int:
-    """PPM's number, without the limits and prototypes, which take longer."""
+    """Return the number of PPM, without limits and prototypes, which take longer."""
     ppm = PotentialPrototypeMerge(PotentialPrototypeMerge.Params(steps=steps))
     return int(max(count for _, count in ppm.curve(pool)))
 
@@ -114,30 +116,30 @@ def peak(pool: Clusters, steps: int = 50) -> int:
 
 
 @pytest.mark.parametrize("name", ESTIMATORS.names())
-def test_no_clusters_are_no_classes(name: str) -> None:
+def test_without_clusters_there_are_no_classes(name: str) -> None:
     found = estimator(name).estimate(Clusters.joined([], 5), nothing_known(5), Rng(0))
     assert (found.number, found.low, found.high) == (0, 0, 0)
     assert found.prototypes.shape == (0, 5)
-    assert found.members.shape == (0,)
+    assert found.assigned.shape == (0,)
     assert found.to_json() == {"number": 0, "low": 0, "high": 0, "curve": []}
 
 
 @pytest.mark.parametrize("known", [nothing_known(4, 1), nothing_known(4, 3), mixture_with_known(1, 3, 3, 4, 0)[1]])
 @pytest.mark.parametrize("copies", [1, 2, 5])
 @pytest.mark.parametrize("name", ESTIMATORS.names())
-def test_one_cluster_or_many_at_one_place_are_one_class(name: str, copies: int, known: KnownClasses) -> None:
+def test_identical_clusters_are_one_class(name: str, copies: int, known: KnownClasses) -> None:
     place = np.array([1.0, 2.0, 0.0, 3.0])
     pool = Clusters(np.tile(place, (copies, 1)), np.arange(copies) + 3)
     found = estimator(name, **QUICK.get(name, {})).estimate(pool, known, Rng(0))
     assert found.number == 1
     assert found.prototypes.shape == (1, 4)
     assert np.allclose(found.prototypes, place)
-    assert found.members.tolist() == [0] * copies
+    assert found.assigned.tolist() == [0] * copies
     assert found.low == 1 <= found.high
 
 
 @pytest.mark.parametrize("name", ESTIMATORS.names())
-def test_prototypes_are_means_of_their_members_and_the_same_in_every_run(name: str) -> None:
+def test_prototypes_are_means_of_their_clusters_and_reproducible(name: str) -> None:
     pool, known = tight(6, 4, 0) if "macc" in name else mixture_with_known(6, 4, 4, 10, seed=1, per_class=30)
     pool = Clusters(pool.centroids, 1 + np.arange(len(pool)) % 5)
     more = {"given": {"classes": 3}, "macc": {"per_class": 10}, "macc-pim": {"per_class": 10}}
@@ -145,28 +147,28 @@ def test_prototypes_are_means_of_their_members_and_the_same_in_every_run(name: s
     found, again = (estimator(name, **settings).estimate(pool, known, Rng(5)) for _ in range(2))
     assert found.number == len(found.prototypes) > 1
     assert found.prototypes.shape[1] == 10
-    assert found.members.shape == (len(pool),)
-    assert set(found.members.tolist()) == set(range(found.number))
-    # PPM counts clusters alike, the others by their samples.
+    assert found.assigned.shape == (len(pool),)
+    assert set(found.assigned.tolist()) == set(range(found.number))
+    # PPM gives all clusters the same weight, the others weight them by their samples.
     weights = np.ones(len(pool)) if name == "ppm" else pool.counts
     for number in range(found.number):
-        inside = found.members == number
+        inside = found.assigned == number
         mean = np.average(pool.centroids[inside], axis=0, weights=weights[inside])
         assert np.allclose(found.prototypes[number], mean)
     assert 1 <= found.low <= found.number <= found.high
     assert found.to_json() == again.to_json()
     assert np.array_equal(found.prototypes, again.prototypes)
-    assert np.array_equal(found.members, again.members)
+    assert np.array_equal(found.assigned, again.assigned)
 
 
 @pytest.mark.parametrize("name", ESTIMATORS.names())
-def test_an_estimator_is_given_no_labels_of_unlabelled_samples(name: str) -> None:
+def test_an_estimator_gets_no_labels_of_unlabelled_samples(name: str) -> None:
     assert list(inspect.signature(ESTIMATORS.get(name).estimate).parameters) == ["self", "pool", "known", "rng"]
     assert set(Clusters.__dataclass_fields__) == {"centroids", "counts"}
-    assert isinstance(ESTIMATORS.get(name).summary(), str)
+    assert summary_of(ESTIMATORS.get(name)).endswith(".")
 
 
-def test_given_is_what_somebody_knows_as_far_as_there_are_clusters() -> None:
+def test_given_is_limited_by_the_number_of_clusters() -> None:
     pool = mixture(5, 4, 8, seed=0, per_class=40)
     found = estimator("given", classes=7).estimate(pool, nothing_known(8), Rng(0))
     assert (found.number, found.low, found.high, found.curve) == (7, 7, 7, [])
@@ -175,51 +177,53 @@ def test_given_is_what_somebody_knows_as_far_as_there_are_clusters() -> None:
     assert isinstance(estimator("given"), Given)
 
 
-def test_what_k_means_sets_apart_with_few_samples_is_no_class() -> None:
-    # Two classes, and one cluster of two samples so far off that k-means gives it a prototype of its own.
+def test_clusters_of_few_samples_have_no_class() -> None:
+    # Two classes, and one cluster of two samples so far away that k-means gives it a separate prototype.
     x = np.array([[0.0], [1.0], [20.0], [21.0], [500.0]])
     pool = Clusters(x, np.array([30, 10, 20, 20, 2]))
-    plain = with_prototypes(pool, 2, (2, 2), [], seed=0)
+    plain = find_prototypes(pool, 2, (2, 2), [], seed=0)
     assert sorted(plain.prototypes[:, 0].tolist()) == pytest.approx([(10 + 20 * 20 + 20 * 21) / 80, 500.0])
-    found = with_prototypes(pool, 2, (2, 2), [], seed=0, least=0.05)
+    found = find_prototypes(pool, 2, (2, 2), [], seed=0, min_share=0.05)
     assert sorted(found.prototypes[:, 0].tolist()) == pytest.approx([0.25, 20.5])
-    assert found.members[4] == -1
-    assert found.members[0] == found.members[1] != found.members[2] == found.members[3]
-    # Where all are small, all stay.
-    alone = with_prototypes(pool, 5, (5, 5), [], seed=0, least=0.9)
-    assert (alone.number, min(alone.members)) == (5, 0)
+    assert found.assigned[4] == -1
+    assert found.assigned[0] == found.assigned[1] != found.assigned[2] == found.assigned[3]
+    # If all are small, all are kept.
+    alone = find_prototypes(pool, 5, (5, 5), [], seed=0, min_share=0.9)
+    assert (alone.number, min(alone.assigned)) == (5, 0)
 
 
-def test_of_very_many_clusters_a_random_part_is_looked_at_and_the_others_go_to_the_nearest(
+def test_of_many_clusters_a_random_subset_is_used_and_all_get_the_nearest_class(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen = []
 
-    class Told(Given):
+    class Recorded(Given):
         def _estimate(self, pool: Clusters, known: KnownClasses, rng: Rng) -> Estimate:
             seen.append((len(pool), len(known.clusters), len(known.labels)))
             return super()._estimate(pool, known, rng)
 
     monkeypatch.setattr(base, "MAX_CLUSTERS", 25)
-    pool, told = mixture_with_known(3, 6, 6, 32, seed=0)
-    assert min(len(pool), len(told.clusters)) > 25
-    found = Told(Given.Params(classes=3)).estimate(pool, told, Rng(0))
+    pool, reference = mixture_with_known(3, 6, 6, 32, seed=0)
+    assert min(len(pool), len(reference.clusters)) > 25
+    found = Recorded(Given.Params(classes=3)).estimate(pool, reference, Rng(0))
     assert seen == [(25, 25, 25)]
     distances = ((pool.centroids[:, None] - found.prototypes) ** 2).sum(axis=2)
-    assert found.members.tolist() == distances.argmin(axis=1).tolist()
+    assert found.assigned.tolist() == distances.argmin(axis=1).tolist()
     assert found.number == 3
 
 
-def test_an_estimate_as_json_has_its_curve() -> None:
-    found = Estimate(3, 2, 4, np.zeros((3, 1)), np.zeros(3, dtype=np.int64), [(0.5, 3.0), (1.0, 2.0)])
+def test_a_class_count_survives_json() -> None:
+    curve, assigned = [(0.5, 3.0), (1.0, 2.0)], np.zeros(3, dtype=np.int64)
+    found = Estimate(3, 2, 4, curve, prototypes=np.zeros((3, 1)), assigned=assigned)
     assert found.to_json() == {"number": 3, "low": 2, "high": 4, "curve": [[0.5, 3.0], [1.0, 2.0]]}
+    assert ClassCount.from_json(found.to_json()) == ClassCount(3, 2, 4, curve)
 
 
 # --- potential prototype merge --------------------------------------------------------------------------------
 
 
 def dbscan_counts(distances: Floats, at: Floats) -> list[int]:
-    """The number of clusters by scikit-learn, noise not counted."""
+    """Return the number of clusters by scikit-learn, without noise."""
     square = squareform(distances)
     labels = [DBSCAN(eps=radius, min_samples=2, metric="precomputed").fit(square).labels_ for radius in at]
     return [len(set(found.tolist()) - {-1}) for found in labels]
@@ -235,22 +239,22 @@ def test_dense_regions_are_dbscan_s_clusters_at_all_51_radii(seed: int, points: 
     distances = pdist(x)
     at = rising_radii(distances, 50)
     assert len(at) == (50 if duplicates else 51)
-    found = dense_regions(distances, len(x), at).tolist()
+    found = count_dense_regions(distances, len(x), at).tolist()
     assert found == dbscan_counts(distances, at)
-    # Not one number throughout, so that the agreement says something.
+    # The counts differ, so that the agreement is not trivial.
     assert points < 25 or len(set(found)) > 2
 
 
 def test_radii_rise_from_the_smallest_to_the_largest_distance_in_equal_steps() -> None:
     # Points at 0, 1 and 5.
     assert rising_radii(np.array([1.0, 5.0, 4.0]), 4).tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
-    # A radius of 0 is none.
+    # A radius of 0 is omitted.
     assert rising_radii(np.array([0.0, 4.0, 4.0]), 4).tolist() == [1.0, 2.0, 3.0, 4.0]
     assert rising_radii(np.zeros(3), 50).tolist() == []
 
 
-def test_the_number_is_the_most_dense_regions_over_all_radii_by_hand() -> None:
-    # Three pairs, 1 wide, 10 apart, and a lone point far off, which is noise until everything is one.
+def test_the_number_is_the_largest_number_of_dense_regions() -> None:
+    # Three pairs, 1 wide, 10 apart, and a single distant point, which is noise until all regions are merged.
     x = np.array([[0.0], [1.0], [11.0], [12.0], [22.0], [23.0], [123.0]])
     found = estimator("ppm").estimate(Clusters(x, np.ones(7, dtype=np.int64)), nothing_known(1), Rng(0))
     assert found.number == 3
@@ -259,7 +263,7 @@ def test_the_number_is_the_most_dense_regions_over_all_radii_by_hand() -> None:
     assert found.curve[-1] == (123.0, 1.0)
 
 
-def test_more_steps_see_more() -> None:
+def test_more_steps_find_more_regions() -> None:
     pool = mixture(10, 40, 16, seed=0, per_class=40)
     assert peak(pool, steps=1) < peak(pool, steps=200)
     found = estimator("ppm", steps=3).estimate(pool, nothing_known(16), Rng(0))
@@ -269,10 +273,10 @@ def test_more_steps_see_more() -> None:
 
 @pytest.mark.parametrize(("classes", "c_l", "off"), [(20, 80, 2), (10, 40, 2), (4, 16, 1)])
 def test_ppm_counts_gaussian_classes_of_ten_clients_for_ten_seeds(classes: int, c_l: int, off: int) -> None:
-    """In 128 dimensions all pieces of a class meet within one step of the radius, while classes stay apart.
+    """In 128 dimensions, all clusters of a class merge within one step of the radius, while classes stay apart.
 
-    Within a class distances are alike there, whichever pieces one takes. In 16 dimensions they are not, the pieces meet
-    two by two before they all do, and the maximum over radii counts those pairs: see the next test.
+    Distances within a class are nearly equal there. In 16 dimensions they are not: pairs of clusters merge before the
+    others, and the maximum over radii counts those pairs (see the next test).
     """
     pools = [mixture(classes, c_l, 128, seed) for seed in range(10)]
     numbers = [peak(pool) for pool in pools]
@@ -282,7 +286,7 @@ def test_ppm_counts_gaussian_classes_of_ten_clients_for_ten_seeds(classes: int, 
     assert found.low <= classes <= found.high
 
 
-def test_ppm_counts_pairs_of_pieces_in_few_dimensions() -> None:
+def test_ppm_counts_pairs_of_clusters_in_few_dimensions() -> None:
     numbers = [peak(mixture(10, 40, 16, seed)) for seed in range(3)]
     assert min(numbers) > 12, numbers
 
@@ -293,7 +297,7 @@ def test_800_prototypes_of_512_dimensions_take_seconds() -> None:
     x = centres[rng.integers(20, size=800)] + rng.normal(size=(800, 512))
     begin = time.process_time()
     estimator("ppm").estimate(Clusters(x, np.ones(800, dtype=np.int64)), nothing_known(512), Rng(0))
-    # 1.2 s on a core of 2024; the demand is 2 s.
+    # 1.2 s on a core of 2024; the target is 2 s.
     assert time.process_time() - begin < 5
 
 
@@ -302,10 +306,10 @@ def test_800_prototypes_of_512_dimensions_take_seconds() -> None:
 
 @pytest.mark.parametrize(("novel", "known"), [(20, 20), (10, 20), (4, 8)])
 def test_the_committee_counts_classes_of_the_same_kind_as_known_ones(novel: int, known: int) -> None:
-    """In 16 dimensions, where PPM does not."""
+    """In 16 dimensions, where PPM fails."""
     for seed in range(6):
-        pool, told = mixture_with_known(novel, known, known, 16, seed)
-        found = estimator("committee").estimate(pool, told, Rng(0))
+        pool, reference = mixture_with_known(novel, known, known, 16, seed)
+        found = estimator("committee").estimate(pool, reference, Rng(0))
         assert abs(found.number - novel) <= 1, (seed, found.number)
         assert found.low <= found.number <= found.high
         assert found.low <= novel <= found.high
@@ -314,15 +318,15 @@ def test_the_committee_counts_classes_of_the_same_kind_as_known_ones(novel: int,
 
 def test_the_committee_is_exact_where_classes_are_far_apart() -> None:
     for seed in range(3):
-        pool, told = mixture_with_known(10, 10, 10, 64, seed)
-        assert estimator("committee").estimate(pool, told, Rng(0)).number == 10
+        pool, reference = mixture_with_known(10, 10, 10, 64, seed)
+        assert estimator("committee").estimate(pool, reference, Rng(0)).number == 10
 
 
-def test_the_number_is_the_median_of_the_votes_and_the_limits_hold_most_of_them() -> None:
-    pool, told = mixture_with_known(10, 20, 20, 16, seed=1)
+def test_the_number_is_the_median_of_the_votes_and_the_limits_contain_most_of_them() -> None:
+    pool, reference = mixture_with_known(10, 20, 20, 16, seed=1)
     committee = Committee(Committee.Params())
-    votes = np.sort(committee.votes(pool, told))
-    found = committee.estimate(pool, told, Rng(0))
+    votes = np.sort(committee.votes(pool, reference))
+    found = committee.estimate(pool, reference, Rng(0))
     assert len(votes) == 18
     assert found.number == int((votes[8] + votes[9]) / 2)
     assert ((votes >= found.low) & (votes <= found.high)).mean() >= 0.8
@@ -330,39 +334,39 @@ def test_the_number_is_the_median_of_the_votes_and_the_limits_hold_most_of_them(
 
 
 def with_a_tiny_class() -> tuple[Clusters, KnownClasses]:
-    """Four classes of sixty samples, and one of two."""
-    pool, told = mixture_with_known(4, 8, 8, 64, seed=0)
+    """Return four classes of sixty samples, and one of two."""
+    pool, reference = mixture_with_known(4, 8, 8, 64, seed=0)
     far = np.full((2, 64), 40.0) + np.array([[0.0], [0.1]])
-    return Clusters.joined([pool, Clusters(far, np.array([1, 1]))], 64), told
+    return Clusters.joined([pool, Clusters(far, np.array([1, 1]))], 64), reference
 
 
-def test_a_class_with_a_hundredth_of_the_samples_counts_if_told_so() -> None:
-    pool, told = with_a_tiny_class()
+def test_a_class_with_few_samples_counts_if_smallest_allows_it() -> None:
+    pool, reference = with_a_tiny_class()
     assert 2 / pool.counts.sum() < 0.01
-    numbers = {s: estimator("committee", smallest=s).estimate(pool, told, Rng(0)).number for s in (0.02, 0.002)}
+    numbers = {s: estimator("committee", smallest=s).estimate(pool, reference, Rng(0)).number for s in (0.02, 0.002)}
     assert numbers == {0.02: 4, 0.002: 5}
 
 
-def test_no_class_is_smaller_than_half_its_fair_share_among_the_known_ones() -> None:
-    # With 100 known classes a group of half a hundredth counts, whatever smallest says.
-    pool, told = with_a_tiny_class()
-    wide = KnownClasses(told.rows, told.clusters, np.pad(told.labels, ((0, 0), (0, 142))))
+def test_the_smallest_share_is_at_most_half_that_of_a_known_class() -> None:
+    # With 150 known classes, a group with 1/300 of the samples counts, whatever the setting `smallest` is.
+    pool, reference = with_a_tiny_class()
+    wide = KnownClasses(reference.rows, reference.clusters, np.pad(reference.labels, ((0, 0), (0, 142))))
     assert estimator("committee", smallest=0.5).estimate(pool, wide, Rng(0)).number == 5
 
 
 @pytest.mark.parametrize("clusters", [0, 1])
-def test_without_known_clusters_the_committee_says_one(clusters: int) -> None:
+def test_without_known_clusters_the_committee_finds_one_class(clusters: int) -> None:
     pool = mixture(6, 6, 8, seed=0, per_class=40)
     one = Clusters(np.ones((clusters, 8)), np.full(clusters, 3))
-    told = KnownClasses(np.eye(2, 8), one, np.full((clusters, 2), 1))
-    found = estimator("committee").estimate(pool, told, Rng(0))
+    reference = KnownClasses(np.eye(2, 8), one, np.full((clusters, 2), 1))
+    found = estimator("committee").estimate(pool, reference, Rng(0))
     assert (found.number, found.low, found.high) == (1, 1, 1)
 
 
-def test_known_clusters_at_one_place_do_not_stop_the_committee() -> None:
+def test_the_committee_accepts_identical_known_clusters() -> None:
     pool = mixture(3, 3, 8, seed=0, per_class=40)
-    told = KnownClasses(np.eye(2, 8), Clusters(np.ones((4, 8)), np.full(4, 3)), np.array([[3, 0], [0, 3]] * 2))
-    assert estimator("committee").estimate(pool, told, Rng(0)).number >= 1
+    reference = KnownClasses(np.eye(2, 8), Clusters(np.ones((4, 8)), np.full(4, 3)), np.array([[3, 0], [0, 3]] * 2))
+    assert estimator("committee").estimate(pool, reference, Rng(0)).number >= 1
 
 
 def classes_of(kind: str, m: int) -> Ints:
@@ -371,7 +375,7 @@ def classes_of(kind: str, m: int) -> Ints:
 
 @pytest.mark.parametrize("method", LINKAGES)
 @pytest.mark.parametrize("kind", ["mixed", "one", "own"])
-def test_merges_are_followed_as_scipy_cuts_the_tree(method: str, kind: str) -> None:
+def test_groups_after_merges_are_those_of_scipy_s_cuts(method: str, kind: str) -> None:
     rng = np.random.default_rng(0)
     m = 30
     classes = classes_of(kind, m)
@@ -379,37 +383,37 @@ def test_merges_are_followed_as_scipy_cuts_the_tree(method: str, kind: str) -> N
     if kind == "mixed":
         x[-3:] = x[:3]
     counts = rng.integers(1, 9, size=m)
-    tree, found = linkage(x, method), merging(x, method, counts, 0.1, classes)
+    tree, found = linkage(x, method), follow_merges(x, method, counts, 0.1, classes)
     assert len(set(found.groups.tolist())) >= 3
     for radius, groups, agreement in zip(found.radii, found.groups, found.agreement, strict=True):
         members = fcluster(tree, radius, "distance")
         sizes = [counts[members == group].sum() for group in np.unique(members)]
         assert groups == found.groups_at(radius) == sum(size >= 0.1 * counts.sum() for size in sizes)
         assert agreement == pytest.approx(adjusted_rand_score(classes, members), abs=1e-9)
-    # Every number of groups that any radius gives is there.
+    # There is an entry for every distinct height.
     assert len(found.radii) == len(np.unique(np.append(0, tree[:, 2])))
 
 
-def test_a_radius_is_read_off_known_classes_once_by_their_number_and_once_by_agreement() -> None:
-    # Classes at 0 and 100 in pieces 1 apart, of class 1 one piece at 30: two groups above 30, most alike below.
+def test_radii_are_chosen_by_the_number_of_known_classes_and_by_agreement() -> None:
+    # Classes at 0 and 100 with clusters 1 apart, and one cluster of class 1 at 130.
     x = np.array([[0.0], [1.0], [2.0], [100.0], [101.0], [102.0], [130.0]])
     labels = np.array([[5, 0]] * 3 + [[0, 5]] * 4)
     counts = labels.sum(axis=1)
-    told = KnownClasses(np.eye(2, 1), Clusters(x, counts), labels)
-    by_number, by_agreement = radii(merging(x, "complete", counts, 0.0, told.majority), told)
+    reference = KnownClasses(np.eye(2, 1), Clusters(x, counts), labels)
+    by_number, by_agreement = best_radii(follow_merges(x, "complete", counts, 0.0, reference.majority), reference)
     for radius in (by_number, by_agreement):
         assert 30 < radius < 130
-    # Where pieces of fewer samples do not count, two groups are there earlier.
-    early, late = radii(merging(x, "complete", counts, 0.2, told.majority), told)
+    # If clusters with few samples do not count, there are two groups at a smaller radius.
+    early, late = best_radii(follow_merges(x, "complete", counts, 0.2, reference.majority), reference)
     assert early < 30 < late
 
 
-def test_the_middle_one_of_equally_good_radii_is_taken() -> None:
-    assert middle_of_best(np.array([0.0, 3.0, 3.0, 3.0, 1.0])) == 2
-    assert middle_of_best(np.array([5.0])) == 0
+def test_the_middle_of_equally_good_radii_is_taken() -> None:
+    assert middle_argmax(np.array([0.0, 3.0, 3.0, 3.0, 1.0])) == 2
+    assert middle_argmax(np.array([5.0])) == 0
 
 
-def test_directions_along_which_known_classes_are_wide_count_less() -> None:
+def test_directions_with_a_large_spread_within_classes_have_less_weight() -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.eye(2, dtype=np.int64), 200, axis=0)
     x = rng.normal(size=(400, 2)) * [10.0, 1.0] + labels[:, :1] * [0.0, 50.0]
@@ -417,7 +421,7 @@ def test_directions_along_which_known_classes_are_wide_count_less() -> None:
     plain, whitened, directions = metric.views(x)
     assert plain is x
     scatter = np.concatenate([part - part.mean(axis=0) for part in (whitened[:200], whitened[200:])])
-    # Half way to the identity: 100 / (100 + 50.5) and 1 / (1 + 50.5).
+    # Shrunk by the mean variance of 50.5: 100 / (100 + 50.5) and 1 / (1 + 50.5).
     assert np.linalg.eigvalsh(scatter.T @ scatter / 400) == pytest.approx([1 / 51.5, 100 / 150.5], rel=0.1)
     assert np.allclose(np.linalg.norm(directions, axis=1), 1)
 
@@ -427,11 +431,9 @@ def test_directions_along_which_known_classes_are_wide_count_less() -> None:
 
 @pytest.mark.parametrize(("novel", "known"), [(6, 4), (10, 5), (4, 8)])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_macc_finds_the_number_at_which_known_classes_are_neither_merged_nor_cut(
-    novel: int, known: int, seed: int
-) -> None:
-    pool, told = tight(novel, known, seed)
-    found = estimator("macc", per_class=10).estimate(pool, told, Rng(seed))
+def test_macc_finds_the_number_that_neither_merges_nor_splits_known_classes(novel: int, known: int, seed: int) -> None:
+    pool, reference = tight(novel, known, seed)
+    found = estimator("macc", per_class=10).estimate(pool, reference, Rng(seed))
     assert abs(found.number - novel) <= 1
     best = max(accuracy for _, accuracy in found.curve)
     assert dict(found.curve)[float(found.number)] == best == 1.0
@@ -441,17 +443,17 @@ def test_macc_finds_the_number_at_which_known_classes_are_neither_merged_nor_cut
 
 
 @pytest.mark.parametrize(("novel", "known"), [(6, 4), (4, 8)])
-def test_macc_pim_does_so_too(novel: int, known: int) -> None:
-    pool, told = tight(novel, known, seed=0)
-    found = estimator("macc-pim", per_class=10, epochs=20).estimate(pool, told, Rng(0))
+def test_macc_pim_finds_it_too(novel: int, known: int) -> None:
+    pool, reference = tight(novel, known, seed=0)
+    found = estimator("macc-pim", per_class=10, epochs=20).estimate(pool, reference, Rng(0))
     assert abs(found.number - novel) <= 1
     assert dict(found.curve)[float(found.number)] == max(accuracy for _, accuracy in found.curve)
 
 
-def test_the_smallest_of_equally_good_numbers_is_taken_and_the_others_are_its_limits() -> None:
+def test_the_smallest_of_equally_good_numbers_is_taken_and_the_others_are_the_limits() -> None:
     class Made(MaxAccuracy):
         def cluster(self, mixed: Any, number: int, rng: Rng) -> Ints:
-            """Right about all labelled samples with 10 to 20 novel clusters, and about fewer the further from there."""
+            """Return clusters that are correct for 10 to 20 novel classes and worse further away."""
             novel, found = number - 3, mixed.labels.copy()
             found[: max(0, 10 - novel, novel - 20)] = 99
             return np.append(found, [0] * (len(mixed.x) - len(found)))
@@ -464,23 +466,23 @@ def test_the_smallest_of_equally_good_numbers_is_taken_and_the_others_are_its_li
     assert (found.number, found.low, found.high) == (good[0], good[0], good[-1])
 
 
-def test_no_more_novel_classes_than_asked_for_are_looked_at() -> None:
-    pool, told = tight(10, 5, seed=0)
-    found = estimator("macc", largest=7).estimate(pool, told, Rng(0))
+def test_no_more_than_the_largest_number_of_classes_is_tried() -> None:
+    pool, reference = tight(10, 5, seed=0)
+    found = estimator("macc", largest=7).estimate(pool, reference, Rng(0))
     assert found.curve[-1][0] == 7.0
     assert found.number <= 7
 
 
-def test_pseudo_labelled_samples_lie_a_hundredth_of_the_least_distance_around_the_rows() -> None:
+def test_the_noise_of_pseudo_labelled_samples_is_a_hundredth_of_the_smallest_distance() -> None:
     rows = np.array([[3.0, 0.0], [0.0, 4.0]])
     pool = Clusters(np.array([[30.0, 40.0]]), np.array([1]))
-    told = KnownClasses(rows, Clusters.joined([], 2), np.zeros((0, 2), dtype=np.int64))
-    mixed = MaxAccuracy(MaxAccuracy.Params(per_class=500)).mixed(pool, told, Rng(0))
+    reference = KnownClasses(rows, Clusters.joined([], 2), np.zeros((0, 2), dtype=np.int64))
+    mixed = MaxAccuracy(MaxAccuracy.Params(per_class=500)).mix(pool, reference, Rng(0))
     assert mixed.labels.tolist() == [0] * 500 + [1] * 500
     assert mixed.x.shape == (1001, 2)
     assert mixed.x[-1].tolist() == pytest.approx([0.6, 0.8])
     assert np.allclose(np.linalg.norm(mixed.x, axis=1), 1)
-    # Rows are 5 apart: noise of 0.05 across a row of length 3 or 4.
+    # The rows are 5 apart: noise of 0.05 on rows of length 3 and 4.
     assert mixed.x[:500, 1].std() == pytest.approx(0.05 / 3, rel=0.1)
     assert mixed.x[500:1000, 0].std() == pytest.approx(0.05 / 4, rel=0.1)
 
@@ -495,15 +497,15 @@ PIM_SETTINGS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "settings"), MACC_SETTINGS + PIM_SETTINGS)
-def test_settings_take_effect_where_classes_overlap(name: str, settings: dict[str, Any]) -> None:
-    pool, told = mixture_with_known(5, 4, 4, 3, seed=0, per_class=40)
+def test_settings_take_effect_if_classes_overlap(name: str, settings: dict[str, Any]) -> None:
+    pool, reference = mixture_with_known(5, 4, 4, 3, seed=0, per_class=40)
     base = {"per_class": 10, **({"epochs": 30} if name == "macc-pim" else {})}
-    plain, changed = (estimator(name, **{**base, **more}).estimate(pool, told, Rng(0)) for more in ({}, settings))
+    plain, changed = (estimator(name, **{**base, **more}).estimate(pool, reference, Rng(0)) for more in ({}, settings))
     assert plain.curve != changed.curve
 
 
 def pim_by_hand(mixed: Any, start: Floats, epochs: int, temperature: float, certainty: float) -> Ints:
-    """The gradient by differences of the loss in plain numpy, Adam's steps written out."""
+    """Return the clusters after Adam steps written out in NumPy, with the gradient by finite differences."""
     x, labelled = mixed.x, len(mixed.labels)
 
     def loss(flat: Floats) -> float:
@@ -523,17 +525,17 @@ def pim_by_hand(mixed: Any, start: Floats, epochs: int, temperature: float, cert
     return (x @ w.reshape(start.shape).T).argmax(axis=1)
 
 
-def test_pim_minimises_uncertainty_less_evenness_from_k_means_on() -> None:
-    pool, told = mixture_with_known(5, 4, 4, 3, seed=0, per_class=40)
+def test_pim_minimises_its_loss_from_k_means_on() -> None:
+    pool, reference = mixture_with_known(5, 4, 4, 3, seed=0, per_class=40)
     pim = MaxAccuracyPIM(MaxAccuracyPIM.Params(per_class=10, epochs=100, temperature=5.0, certainty=1.5))
-    mixed = pim.mixed(pool, told, Rng(0))
+    mixed = pim.mix(pool, reference, Rng(0))
     start = MaxAccuracy.cluster(pim, mixed, 9, Rng(0))
     found = pim.cluster(mixed, 9, Rng(0))
-    assert found.tolist() == pim_by_hand(mixed, means_of(mixed.x, start), 100, 5.0, 1.5).tolist()
+    assert found.tolist() == pim_by_hand(mixed, cluster_means(mixed.x, start), 100, 5.0, 1.5).tolist()
     assert found.tolist() != start.tolist()
 
 
-def test_the_entropy_of_probabilities_by_hand() -> None:
+def test_entropies_by_hand() -> None:
     p = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.2, 0.3, 0.5]])
     by_hand = [np.log(2), 0.0, -(0.2 * np.log(0.2) + 0.3 * np.log(0.3) + 0.5 * np.log(0.5))]
     assert entropies(p).tolist() == pytest.approx(by_hand, abs=1e-6)

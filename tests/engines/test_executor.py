@@ -76,13 +76,13 @@ def test_two_real_sites_with_tls_and_keys_give_the_bits_of_one_process(
 ) -> None:
     """All at once, over a SuperLink that is there already: sites serve several runs at a time.
 
-    FedAvg, with state at its clients, is in tests/flower/test_real_sites.py, over a SuperLink of the coordinator's own.
+    FedAvg, with state at its clients, is in tests/sites/test_real_sites.py, over the coordinator's own SuperLink.
     """
     pytest.importorskip("flwr", reason="needs fedwild[flower]")
     from fedwild.sites.keys import make_keys
-    from fedwild.sites.link import register, write_connection
+    from fedwild.sites.superlink import register, write_connection
     from fedwild.sites.processes import environment, free_port
-    from tests.sites.real import fedwild, flower, stage
+    from tests.sites.real import fedwild, flower, running_programs
 
     folder, expected = local
     keys, home, port = tmp_path / "keys", tmp_path / "home", free_port()
@@ -91,7 +91,7 @@ def test_two_real_sites_with_tls_and_keys_give_the_bits_of_one_process(
     write_connection(home, f"127.0.0.1:{port}", keys)
     tls = ["--ssl-ca-certfile", keys / "ca.pem", "--ssl-certfile", keys / "server.pem"]
     tls += ["--ssl-keyfile", keys / "server.key", "--enable-supernode-auth"]
-    with stage(tmp_path) as programs:
+    with running_programs(tmp_path) as programs:
         superlink = flower("flower-superlink", "--host", "127.0.0.1", "--port", port, *tls)
         programs.start(superlink, "superlink", **environment(home)).wait_for("Application startup complete")
         register(home, keys)
@@ -104,6 +104,6 @@ def test_two_real_sites_with_tls_and_keys_give_the_bits_of_one_process(
             place = ["--superlink", f"127.0.0.1:{port}", "--certificates", keys, "--out", method]
             runs[method] = programs.start(fedwild("coordinate", f"{method}.toml", *place), f"coordinate-{method}")
         for run in runs.values():
-            assert run.ended() == 0, run.said()
+            assert run.exit_code() == 0, run.output()
     for method in runs:
         assert model_bytes(tmp_path / method) == expected[method], method

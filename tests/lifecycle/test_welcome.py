@@ -15,7 +15,7 @@ from fedwild import api
 from fedwild.api import Run
 from fedwild.lifecycle.welcome import welcome
 from fedwild.core.errors import UserError
-from fedwild.methods.gains.method import Gains
+from fedwild.methods.gains.discover import Discover
 from fedwild.core.payload import Payload
 from fedwild.runs.events import without_nan
 from tests.conftest import DISCOVERING, Cli, contents, unfinish
@@ -471,7 +471,7 @@ def test_a_federation_that_would_forget_is_what_it_was_bit_for_bit(source: Run, 
     assert refused.server().classes == source.server().classes
     assert refused.server().thresholds == source.server().thresholds
     assert refused.server().state.info["outside"] == ["new"]
-    assert "back to before new came" in " ".join(e["text"] for e in refused.events() if e["event"] == "note")
+    assert "new is not welcomed: source clients forgot" in " ".join(e["text"] for e in refused.events() if e["event"] == "note")
 
 
 def test_who_was_refused_is_no_member_when_the_next_one_comes(place: Path, refused: Run, tmp_path: Path) -> None:
@@ -487,11 +487,11 @@ def test_who_was_refused_is_no_member_when_the_next_one_comes(place: Path, refus
 def test_who_did_not_answer_is_no_member_when_the_next_one_comes(
     place: Path, source: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def silent(self: Gains, *rest: Any) -> Payload:
+    def silent(self: Discover, *rest: Any) -> Payload:
         raise OSError("the line is dead")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Gains, "show", silent)
+        patch.setattr(Discover, "local", silent)
         first = welcome(source, place / "new.npz", out=tmp_path / "first", **LEARNS)
     assert first.result["classes"] == ["a", "b", "c"]
     assert_equal_models(source, first)

@@ -12,7 +12,8 @@ from fedwild.training.corrections import ClientCorrection
 from fedwild.contract.engine import Job
 from fedwild.engines.executor import Executor
 from fedwild.core.errors import UserError
-from fedwild.openset import make_score
+from fedwild.openset import SCORES
+from fedwild.openset.scores import Signals
 from fedwild.core.payload import Payload
 from fedwild.openset.predictors import ScoredModel, Vote
 from fedwild.contract import Step
@@ -82,7 +83,7 @@ def test_local_only_reports_the_mean_over_clients_and_each_client(data: Any, tmp
 def test_a_vote_is_the_mean_of_probabilities_and_of_unknown_scores(data: Any) -> None:
     task = tiny_experiment("fedavg", data, split_by(data, 2, even_shares(data, 2, 1))).task
     models = [task.build(2, Rng(seed)) for seed in range(3)]
-    score = make_score("energy")
+    score = SCORES.make("energy")
     x = torch.rand(7, 1, 8, 8)
     answer = Vote(models, 2, score).predict(x)
     single = [ScoredModel(model, 2, score).predict(x) for model in models]
@@ -101,7 +102,7 @@ def test_clients_without_samples_have_no_vote(data: Any, tmp_path: Path) -> None
 
 def test_extra_outputs_of_a_head_are_not_classes(data: Any) -> None:
     task = tiny_experiment("fedavg", data, split_by(data, 2, even_shares(data, 2, 1))).task
-    predictor = ScoredModel(task.build(3, Rng(0)), 2, make_score("msp"))
+    predictor = ScoredModel(task.build(3, Rng(0)), 2, SCORES.make("msp"))
     assert predictor.predict(torch.rand(4, 1, 8, 8)).logits.shape == (4, 2)
 
 
@@ -115,9 +116,9 @@ def test_proser_under_fedavg_is_scored_by_its_unknown_output(score: str, data: A
     assert weights["head.weight"].shape[0] == 3
     model = experiment.task.network(weights, 3).eval()
     x = torch.rand(5, *data.input_shape)
-    answer = ScoredModel(model, 2, make_score(score)).predict(x)
+    answer = ScoredModel(model, 2, SCORES.make(score)).predict(x)
     with torch.no_grad():
-        assert torch.allclose(answer.unknown, make_score(score)(model(x)))
+        assert torch.allclose(answer.unknown, SCORES.make(score)(model(x)))
         assert torch.equal(answer.logits, model(x)[:, :2])
 
 

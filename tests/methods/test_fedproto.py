@@ -26,7 +26,8 @@ from fedwild.methods.fedproto import (
     class_means,
     grown,
 )
-from fedwild.openset import make_score
+from fedwild.openset import SCORES
+from fedwild.openset.scores import Signals
 from fedwild.core.payload import Payload
 from fedwild.openset.predictors import ScoredModel
 from fedwild.contract import Client, Phase, Replies, Server, Step
@@ -307,7 +308,7 @@ def test_the_answer_is_the_nearest_prototype_and_a_class_without_one_never_wins(
     x = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     z = model.embed(x).detach()
     prototypes = {"mean": torch.stack([z[0], z[1], z[2]]), "clients": torch.tensor([1, 0, 4])}
-    answer = NearestPrototype(model, 3, make_score("maxlogit"), prototypes).predict(x)
+    answer = NearestPrototype(model, 3, SCORES.make("maxlogit"), prototypes).predict(x)
     for i in range(6):
         for c in (0, 2):
             distance = sum(float(a - b) ** 2 for a, b in zip(z[i], z[c], strict=True))
@@ -316,7 +317,7 @@ def test_the_answer_is_the_nearest_prototype_and_a_class_without_one_never_wins(
     assert answer.logits.argmax(1)[[0, 2]].tolist() == [0, 2]
     assert 1 not in answer.logits.argmax(1).tolist()
     torch.testing.assert_close(answer.unknown, -answer.logits.amax(1).double())
-    nobody = NearestPrototype(model, 3, make_score("msp"), {**prototypes, "clients": torch.zeros(3, dtype=torch.int64)})
+    nobody = NearestPrototype(model, 3, SCORES.make("msp"), {**prototypes, "clients": torch.zeros(3, dtype=torch.int64)})
     assert torch.isfinite(nobody.predict(x).unknown).all()
 
 
@@ -324,7 +325,7 @@ def test_a_score_of_the_unknown_output_is_that_of_the_own_head() -> None:
     model = PLAIN.build(3, Rng(0)).eval()
     x = torch.rand(4, 1, 8, 8)
     prototypes = shared([[0.0] * 6, [1.0] * 6], [1, 1])
-    score = make_score("unknown")
+    score = SCORES.make("unknown")
     answer = NearestPrototype(model, 2, score, prototypes).predict(x)
     with torch.no_grad():
         torch.testing.assert_close(answer.unknown, score(model(x)))

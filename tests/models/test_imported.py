@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedwild.core.errors import UserError
-from fedwild.models import AdaptedNetwork, Network, build
+from fedwild.models import MODELS, AdaptedNetwork, Network, build
 from tests.models.cases import inputs
 
 OWN = "tests.models.own_modules"
@@ -62,6 +62,13 @@ def test_an_unusable_object_is_rejected_by_name(path: str, shape: tuple[int, ...
         build(path, shape, outputs)
     assert f"model '{path}'" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_settings_of_a_missing_module_can_be_read() -> None:
+    builder = MODELS.make("nowhere.at_all:Net", {"width": 8})
+    assert builder.params.model_dump() == {"width": 8}
+    with pytest.raises(UserError, match="model 'nowhere.at_all:Net' cannot be imported"):
+        builder.build((4,), 3, True)
 
 
 def test_settings_that_the_class_does_not_accept_are_rejected() -> None:

@@ -10,15 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedwild.openset import (
-    UNKNOWN,
+from fedwild.openset.calibration import (
     decide,
     decide_by_extra_class,
     dias_threshold,
-    msp,
     per_class_thresholds,
     threshold_at_acceptance,
 )
+from fedwild.openset.metrics import UNKNOWN
+from fedwild.openset.scores import msp
 
 repeatable = settings(derandomize=True, max_examples=200, deadline=None, database=None)
 tied_scores = st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=60).map(np.array)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedwild.core.errors import UserError
-from fedwild.openset import make_score
+from fedwild.openset import SCORES
 from fedwild.openset.predictors import ScoredModel, Vote
 from fedwild.core.rng import Rng
 from fedwild.contract.task import Task
@@ -15,7 +15,7 @@ from fedwild.contract.task import Task
 def test_the_head_makes_the_prediction_of_the_embedding() -> None:
     task = Task((1, 8, 8), "simple-cnn")
     model = task.build(4, Rng(0))
-    predictor = ScoredModel(model, 3, make_score("msp"))
+    predictor = ScoredModel(model, 3, SCORES.make("msp"))
     x = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     embedding = predictor.embed(x)
     assert embedding.shape == (5, model.embedding_dim)
@@ -27,4 +27,4 @@ def test_the_head_makes_the_prediction_of_the_embedding() -> None:
 def test_an_ensemble_has_no_common_embedding() -> None:
     models = [Task((6,), "mlp").build(3, Rng(seed)) for seed in (0, 1)]
     with pytest.raises(UserError, match=r"^Vote does not answer with one network, so it has no common embedding\.$"):
-        Vote(models, 3, make_score("msp")).embed(torch.zeros(2, 6))
+        Vote(models, 3, SCORES.make("msp")).embed(torch.zeros(2, 6))

@@ -71,13 +71,13 @@ def own(path: str | Path) -> tuple[str, ...]:
         (("--seed", "-1"), ("seed = -1",)),
         (("--set", "nonsense"), ("--set 'nonsense'", "section.key=value")),
         (("--set", "a.b.c=1"), ("a is not a setting",)),
-        (("--partition", "classes:9"), ("partition.k=9", "3 classes", "1 to 3")),
+        (("--partition", "classes:9"), ("partition.k = 9", "3 classes", "1 to 3")),
         (("--partition", "classes:x"), ("'classes:x'", "not a number")),
-        (("--partition", "classes:1"), ("partition.k=1", "2 clients")),
+        (("--partition", "classes:1"), ("partition.k = 1", "2 clients")),
         (("--partition", "iid:3"), ("'iid:3'", "'iid'")),
-        (("--set", "partition.k=2"), ("partition.k=2", "'iid'")),
-        (("--partition", "owner"), ("owner", "does not say")),
-        (("--set", "data.known=9"), ("data.known=9", "4")),
+        (("--set", "partition.k=2"), ("partition.k = 2", "'iid'")),
+        (("--partition", "owner"), ("owner", "does not name the owners")),
+        (("--set", "data.known=9"), ("data.known = 9", "4")),
         (("--set", 'data.known=["x"]'), ("data.known", "'x'", "0, 1, 2, 3")),
         (("--set", "data.mean=[0.1, 0.2]"), ("data.mean", "2 values")),
         (("--set", "data.std=0"), ("data.std = 0",)),
@@ -143,9 +143,9 @@ def test_a_wrong_command_is_one_sentence(arguments: tuple[str, ...], words: tupl
     assert all(word in error for word in words)
 
 
-@pytest.mark.parametrize("png", ["no/such/folder/x.png", "."])
-def test_a_picture_that_cannot_be_written_is_one_sentence(png: str, refused: Refused) -> None:
-    assert png in refused("data", "show", *TINY[:6], "--png", png)
+@pytest.mark.parametrize("picture", ["no/such/folder/x.png", ".", "x.jpg"])
+def test_a_picture_that_cannot_be_written_is_one_sentence(picture: str, refused: Refused) -> None:
+    assert f"--out '{picture}'" in refused("data", "show", *TINY[:6], "--out", picture)
 
 
 # --- data ----------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_an_npz_of_objects_is_never_unpickled(refused: Refused) -> None:
 
 def test_a_missing_file_and_one_of_an_unknown_kind_are_refused(refused: Refused) -> None:
     Path("notes.txt").write_text("x")
-    assert "'none.npz': there is no such file" in refused(*own("none.npz"))
+    assert "'none.npz' does not exist" in refused(*own("none.npz"))
     assert "'notes.txt'" in refused(*own("notes.txt"))
 
 
@@ -206,7 +206,7 @@ def image_folder() -> Path:
 
 def test_an_empty_folder_and_an_empty_class_are_refused(refused: Refused) -> None:
     Path("empty").mkdir()
-    assert "empty holds no images" in refused(*own("empty"))
+    assert "empty has no images" in refused(*own("empty"))
     (image_folder() / "c").mkdir()
     assert "images/c holds no images" in refused(*own("images"))
 
@@ -301,7 +301,7 @@ def refused_once(refused: Refused, *arguments: str) -> str:
 
 def test_a_newcomer_without_samples_is_refused(refused: Refused, finished: Path) -> None:
     Path("empty").mkdir()
-    assert "empty holds no images" in refused_once(refused, *welcoming(finished, "empty"))
+    assert "empty has no images" in refused_once(refused, *welcoming(finished, "empty"))
     np.savez("none.npz", x=IMAGES[:0], y=LABELS[:0])
     assert "holds no samples" in refused_once(refused, *welcoming(finished, "none.npz"))
     np.savez("untrained.npz", x=IMAGES, y=LABELS * 0, x_test=IMAGES, y_test=LABELS * 0 + 1)
@@ -643,7 +643,7 @@ def test_data_gone_since_the_run_began_is_refused(refused: Refused, cli: Cli) ->
     np.savez("mine.npz", x=IMAGES, y=LABELS)
     assert cli(*own("mine.npz"), "--quiet", "--out", "run").code == 0
     os.remove("mine.npz")
-    assert "mine.npz': there is no such file" in refused("evaluate", "run")
+    assert "mine.npz' does not exist" in refused("evaluate", "run")
 
 
 # --- a disk that fails ---------------------------------------------------------------------------------------

@@ -362,7 +362,7 @@ def test_class_names_written_as_numbers_are_text() -> None:
 def test_a_run_to_start_from_is_refused_where_every_client_starts_on_its_own(method: str) -> None:
     layers = {"method": {"name": method, "start": "own"}, "federation": {"start_from": "runs/other"}}
     with pytest.raises(UserError, match=r"start_from = 'runs/other' is not allowed with method.start = 'own'"):
-        resolve(layers)
+        resolve(layers).make_method()
 
 
 # --- newcomers -----------------------------------------------------------------------------------------------

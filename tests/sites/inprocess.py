@@ -1,4 +1,4 @@
-"""Sites without Flower: desks in this process, and a transport that walks from one to the other."""
+"""Sites without Flower: site servers in this process, and a transport that calls them directly."""
 
 from __future__ import annotations
 
@@ -8,57 +8,57 @@ from typing import Any
 
 import numpy as np
 
-from fedwild.api import Run
+from fedwild.lifecycle.rounds import Listener
+from fedwild.lifecycle.run import Run
 from fedwild.sites.coordinator import coordinate_over, settings_for_sites
-from fedwild.sites.transport import Delivery, Node
+from fedwild.sites.envelope import Envelope
 from fedwild.sites.site_server import SiteServer
-from fedwild.sites.envelope import Envelope, letter_of
+from fedwild.sites.transport import Delivery, Node
 from tests.tiny import brief
 
-Listener = Callable[[dict[str, Any]], None]
 Change = Callable[[Envelope], Envelope | None]
 
 
-class Desks:
-    """A transport to desks in this process. Envelope travel as text and bytes, and everything that was sent is kept."""
+class InProcessSites:
+    """A transport to site servers in this process. Envelopes are encoded on the way, and all of them are recorded."""
 
-    def __init__(self, *desks: SiteServer) -> None:
-        self.desks: dict[int, SiteServer] = {}
+    def __init__(self, *servers: SiteServer) -> None:
+        self.servers: dict[int, SiteServer] = {}
         self.names: dict[int, str] = {}
         self.sent: list[tuple[int, Envelope]] = []
         self.answered: list[tuple[int, Envelope]] = []
         self.changes: dict[str, Change] = {}
-        """By site, what becomes of its answers on their way; None for one that gets lost with its node."""
+        """By site, a function that changes its answers on the way, or loses them by returning None."""
         self._answers: dict[str, Delivery] = {}
-        for desk in desks:
-            self.connect(desk)
+        for server in servers:
+            self.connect(server)
 
-    def connect(self, desk: SiteServer, registered: str = "") -> int:
-        node = 1000 + len(self.sent) + 10 * len(self.desks)
-        self.desks[node], self.names[node] = desk, registered
+    def connect(self, server: SiteServer, registered: str = "") -> int:
+        node = 1000 + len(self.sent) + 10 * len(self.servers)
+        self.servers[node], self.names[node] = server, registered
         return node
 
     def disconnect(self, name: str) -> None:
-        for node in [node for node, desk in self.desks.items() if desk.name == name]:
-            del self.desks[node]
+        for node in [node for node, server in self.servers.items() if server.name == name]:
+            del self.servers[node]
 
     def nodes(self) -> list[Node]:
-        return [Node(node, self.names[node]) for node in self.desks]
+        return [Node(node, self.names[node]) for node in self.servers]
 
-    def send(self, node: int, letter: Envelope) -> str:
-        key = f"letter-{len(self.sent)}"
-        self.sent.append((node, letter))
-        if node not in self.desks:
-            self._answers[key] = Delivery(key, error="its site is gone")
+    def send(self, node: int, envelope: Envelope) -> str:
+        key = f"message-{len(self.sent)}"
+        self.sent.append((node, envelope))
+        if node not in self.servers:
+            self._answers[key] = Delivery(key, error="its site disconnected")
             return key
-        desk = self.desks[node]
-        answer: Envelope | None = desk.answer(letter_of(letter.head_text(), bytearray(letter.body)))
+        server = self.servers[node]
+        answer: Envelope | None = server.answer(Envelope.parse(envelope.head_text(), bytearray(envelope.body)))
         assert answer is not None
         self.answered.append((node, answer))
-        if desk.name in self.changes:
-            answer = self.changes[desk.name](answer)
+        if server.name in self.changes:
+            answer = self.changes[server.name](answer)
         if answer is not None:
-            self._answers[key] = Delivery(key, letter_of(answer.head_text(), bytearray(answer.body)))
+            self._answers[key] = Delivery(key, Envelope.parse(answer.head_text(), bytearray(answer.body)))
         return key
 
     def collect(self, ids: Iterable[str]) -> list[Delivery]:
@@ -68,7 +68,7 @@ class Desks:
 def images(
     classes: Mapping[str, int], seed: int, train: int = 16, test: int = 5, side: int = 8
 ) -> dict[str, np.ndarray]:
-    """Images whose classes, by name, are bright rows."""
+    """Return images in which each class brightens one row of pixels."""
     rng = np.random.default_rng(seed)
     arrays: dict[str, np.ndarray] = {}
     for part, count in (("train", train), ("test", test)):
@@ -81,7 +81,7 @@ def images(
 
 
 ANIMALS = {"ant": 0, "bee": 2, "cat": 4, "dog": 6}
-"""Of these the first three are known, and the last is unknown."""
+"""The first three are known, the last is unknown."""
 
 
 def saved(path: Path, arrays: Mapping[str, np.ndarray]) -> Path:
@@ -90,7 +90,7 @@ def saved(path: Path, arrays: Mapping[str, np.ndarray]) -> Path:
 
 
 def site_files(folder: Path, names: Sequence[str], classes: Mapping[str, int] = ANIMALS) -> dict[str, Path]:
-    """A file for each site, and `all.npz`, which has all of them and says whose each sample is."""
+    """Write a file for each site, and `all.npz` with all samples and their owners."""
     parts = {name: images(classes, seed) for seed, name in enumerate(names)}
     joint = {key: np.concatenate([part[key] for part in parts.values()]) for key in next(iter(parts.values()))}
     for part in ("train", "test"):
@@ -99,12 +99,17 @@ def site_files(folder: Path, names: Sequence[str], classes: Mapping[str, int] = 
     return {name: saved(folder / f"{name}.npz", arrays) for name, arrays in parts.items()}
 
 
-def desk(name: str, data: Path, folder: Path, **options: Any) -> SiteServer:
+def site_server(name: str, data: Path, folder: Path, **options: Any) -> SiteServer:
     return SiteServer(name, str(data), folder / f"site-{name}", **options)
 
 
+def connected_sites(folder: Path, names: Sequence[str] = ("a", "b")) -> InProcessSites:
+    """Write files for these sites and connect a server for each."""
+    return InProcessSites(*(site_server(name, file, folder) for name, file in site_files(folder, names).items()))
+
+
 def tables(method: str = "fedavg", **sections: Any) -> dict[str, Any]:
-    """Settings of a run that is over in a blink."""
+    """Return the settings of a tiny run."""
     base = {
         "data": {"known": ["ant", "bee", "cat"]},
         "method": {"name": method, **brief(method)},
@@ -115,6 +120,8 @@ def tables(method: str = "fedavg", **sections: Any) -> dict[str, Any]:
     return {key: {**base.get(key, {}), **sections.get(key, {})} for key in {**base, **sections}}
 
 
-def coordinated(desks: Desks, settings: Mapping[str, Any], out: Path, listener: Listener = lambda event: None) -> Run:
-    """A run over desks."""
-    return coordinate_over(desks, settings_for_sites(settings), out, listener)
+def coordinated(
+    sites: InProcessSites, settings: Mapping[str, Any], out: Path, listener: Listener = lambda event: None
+) -> Run:
+    """Run over these sites."""
+    return coordinate_over(sites, settings_for_sites(settings), out, listener)

@@ -1,4 +1,4 @@
-"""Real processes for tests: programs of ours and of Flower's, started and ended by id, on 127.0.0.1 alone."""
+"""Real processes for tests: our programs and Flower's, on 127.0.0.1, started and ended by process id."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import psutil
 
 from tests.processes import living
 
-PATIENCE = 240.0
-"""Seconds until a test gives up waiting: much more than it takes, since machines that test are busy."""
+MAX_WAIT = 240.0
+"""Seconds until a test gives up: far more than it needs, since test machines are busy."""
 
 
 class Program:
-    """A command under way, with what it says in a file."""
+    """A running command, with its output in a file."""
 
     def __init__(self, command: list[str], folder: Path, name: str, **environment: str) -> None:
         self.log = folder / f"{name}.log"
@@ -35,61 +35,60 @@ class Program:
                 start_new_session=True,
             )
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace")
 
     def wait_for(self, text: str) -> None:
-        """Wait until it has said something; if it ends instead, what it said is the test's failure."""
+        """Wait until the output contains a text. If the program ends instead, the test fails with its output."""
 
-        def heard() -> bool:
-            if text in self.said():
+        def is_printed() -> bool:
+            if text in self.output():
                 return True
-            assert self.process.poll() is None, f"ended without saying {text!r}:\n{self.said()}"
+            assert self.process.poll() is None, f"ended without printing {text!r}:\n{self.output()}"
             return False
 
-        wait_until(heard, f"{text!r} in\n{self.said()}")
+        wait_until(is_printed, f"{text!r} in\n{self.output()}")
 
-    def ended(self) -> int:
-        """Its exit code, once it has ended by itself."""
-        wait_until(lambda: self.process.poll() is not None, f"the end of\n{self.said()}")
+    def exit_code(self) -> int:
+        """Wait until the program has ended and return its exit code."""
+        wait_until(lambda: self.process.poll() is not None, f"the end of\n{self.output()}")
         return int(self.process.returncode)
 
-    def family(self) -> list[psutil.Process]:
-        """It and all that it started."""
+    def processes(self) -> list[psutil.Process]:
+        """Return the program's process and all its descendants."""
         with contextlib.suppress(psutil.NoSuchProcess):
             parent = psutil.Process(self.process.pid)
             return [parent, *parent.children(recursive=True)]
         return []
 
     def kill(self) -> list[psutil.Process]:
-        """End it as a crash would; returns all that it had started."""
-        family = self.family()
+        """End the program as a crash would. Returns its process and descendants."""
+        processes = self.processes()
         self.process.kill()
         self.process.wait()
-        return family
+        return processes
 
     def stop(self) -> None:
-        """End it as a user would, and see to it that nothing is left."""
-        family = self.family()
+        """End the program with Ctrl-C, then kill what is left."""
+        processes = self.processes()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(20)
-        for process in family:
+        for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.wait()
 
 
-def wait_until(happened: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = MAX_WAIT) -> None:
     end = time.monotonic() + seconds
-    while not happened():
+    while not condition():
         assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
         time.sleep(0.1)
 
 
-def gone(processes: list[psutil.Process]) -> bool:
-    """Whether all of these have ended."""
+def have_ended(processes: list[psutil.Process]) -> bool:
     return not living(processes)
 
 
@@ -101,7 +100,7 @@ def flower(program: str, *arguments: object) -> list[str]:
     return [str(Path(sys.executable).parent / program), *map(str, arguments)]
 
 
-class Stage:
+class Programs:
     """All programs of a test."""
 
     def __init__(self, folder: Path) -> None:
@@ -113,17 +112,17 @@ class Stage:
         self.programs.append(program)
         return program
 
-    def site(self, name: str, data: Path, address: str, *options: object, said: str = "") -> Program:
+    def site(self, name: str, data: Path, address: str, *options: object, log: str = "") -> Program:
         command = fedwild("site", "--superlink", address, "--data", data, "--name", name, *options)
-        return self.start([*command, "--folder", f"site-{name}", "--wait", "200"], said or f"site-{name}")
+        return self.start([*command, "--folder", f"site-{name}", "--wait", "200"], log or f"site-{name}")
 
 
 @contextlib.contextmanager
-def stage(folder: Path) -> Iterator[Stage]:
-    """A stage that is empty afterwards, whatever happens."""
-    here = Stage(folder)
+def running_programs(folder: Path) -> Iterator[Programs]:
+    """Yield an object that starts programs, and end all of them afterwards."""
+    started = Programs(folder)
     try:
-        yield here
+        yield started
     finally:
-        for program in reversed(here.programs):
+        for program in reversed(started.programs):
             program.stop()

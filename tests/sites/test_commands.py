@@ -1,4 +1,4 @@
-"""Bad input to `fedwild site` and `fedwild coordinate`: one sentence, exit code 2, nothing left."""
+"""Wrong input to `fedwild site` and `fedwild coordinate`: one sentence, exit code 2, no file changed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs fedwild[flower]")
 
-from fedwild.core.toml import read_toml
 from fedwild.core.errors import UserError
-from fedwild.sites import link
+from fedwild.core.toml import read_toml
+from fedwild.sites import superlink
 from fedwild.sites.app import write_app
-from fedwild.sites.transport import accept, listen
 from fedwild.sites.processes import free_port
 from fedwild.sites.site import default_folder, locked
+from fedwild.sites.transport import accept, listen
 from tests.conftest import Cli, Refused
 from tests.sites.inprocess import ANIMALS, images, saved
 
@@ -28,22 +28,22 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def busy() -> Iterator[str]:
-    """An address where something listens that is no SuperLink."""
+    """An address where something other than a SuperLink listens."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_no_superlink_at_the_address(cli: Cli, data: Path) -> None:
+def test_unreachable_superlink_is_reported(cli: Cli, data: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     outcome = cli("site", "--superlink", address, "--data", data, "--name", "a", "--folder", "f", "--wait", "0.1")
     assert outcome.code == 2
-    assert f"error: --superlink '{address}': nobody answers there. Is the coordinator running" in outcome.err
+    assert f"error: --superlink '{address}' does not answer: check that the coordinator runs" in outcome.err
 
 
-def test_a_name_that_cannot_be_found_is_said_to_be_one(data: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without asking any name server."""
+def test_host_name_that_does_not_resolve_is_reported(data: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tested without a name server."""
 
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -52,10 +52,12 @@ def test_a_name_that_cannot_be_found_is_said_to_be_one(data: Path, cli: Cli, mon
     address = "coordinater.example:8443"
     outcome = cli("site", "--superlink", address, "--data", data, "--name", "a", "--folder", "f", "--wait", "0.1")
     assert outcome.code == 2
-    assert f"error: --superlink '{address}': the name 'coordinater.example' cannot be found." in outcome.err
+    assert f"error: --superlink '{address}': the host name 'coordinater.example' does not resolve." in outcome.err
     outcome = cli("coordinate", "--superlink", address)
     assert outcome.code == 2
-    assert f"error: engine.superlink = '{address}': the name 'coordinater.example' cannot be found." in outcome.err
+    assert (
+        f"error: engine.superlink = '{address}': the host name 'coordinater.example' does not resolve." in outcome.err
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,30 +66,33 @@ def test_a_name_that_cannot_be_found_is_said_to_be_one(data: Path, cli: Cli, mon
         (["--superlink", "nowhere"], "--superlink = 'nowhere' is not allowed: write HOST:PORT"),
         (["--superlink", "host:99999"], "write HOST:PORT"),
         (["--name", "a/b"], "--name 'a/b' is not allowed"),
-        (["--data", "missing.npz"], "--data 'missing.npz': there is no such file or folder."),
-        (["--key", "missing.key"], "--key 'missing.key': there is no such file."),
-        (["--ca", "missing.pem"], "--ca 'missing.pem': there is no such file."),
-        (["--key", "a.npz", "--ca", "a.npz"], "--key 'a.npz' is no private key without a passphrase: `"),
+        (["--data", "missing.npz"], "--data 'missing.npz' does not exist."),
+        (["--key", "missing.key"], "--key 'missing.key': the file does not exist."),
+        (["--ca", "missing.pem"], "--ca 'missing.pem': the file does not exist."),
+        (
+            ["--key", "a.npz", "--ca", "a.npz"],
+            "--key 'a.npz' is not a private key without a passphrase: create",
+        ),
         (["--key", "a.npz"], "needs TLS: give the authority's certificate with --ca."),
         (["--wait", "long"], "--wait long is not allowed: it must be a number of seconds."),
         (["--label", "ant"], "--label ant is not allowed: write OWN=NAME"),
     ],
 )
-def test_what_is_wrong_with_a_site_is_said_at_once(
+def test_wrong_options_of_a_site_are_rejected_at_once(
     options: list[str], sentence: str, data: Path, refused: Refused
 ) -> None:
     good = ["--superlink", "127.0.0.1:1", "--data", "a.npz", "--name", "a", "--folder", "f"]
     assert sentence in refused("site", *good, *options)
 
 
-def test_a_site_runs_once(tmp_path: Path) -> None:
+def test_site_runs_only_once(tmp_path: Path) -> None:
     with locked(tmp_path / "site"):
         second = locked(tmp_path / "site")
         with pytest.raises(UserError, match="is in use by another process"):
             second.__enter__()
 
 
-def test_a_sites_folder_follows_the_systems_custom(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_default_folder_of_a_site_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert default_folder("a") == tmp_path / "fedwild" / "sites" / "a"
 
@@ -100,36 +105,36 @@ def test_a_sites_folder_follows_the_systems_custom(monkeypatch: pytest.MonkeyPat
         (["--listen", "0.0.0.0:18443"], "engine.listen = '0.0.0.0:18443' without TLS is not allowed"),
         (["--listen", "nowhere"], "engine.listen = 'nowhere' is not allowed: write HOST:PORT"),
         (["--certificates", "none"], "has no ca.pem, server.pem, server.key"),
-        (["--superlink", "127.0.0.1:1"], "engine.superlink = '127.0.0.1:1': nobody answers there."),
+        (["--superlink", "127.0.0.1:1"], "engine.superlink = '127.0.0.1:1' does not answer."),
         (["--set", "engine.wait=-1"], "engine.wait = -1 is not allowed"),
         (["--sites", "0"], "federation.clients = 0 is not allowed"),
         (["--method", "fedavgg"], "method 'fedavgg' is not known. Did you mean 'fedavg'?"),
-        (["--set", "data.coordinator=missing.npz"], "data.coordinator='missing.npz': there is no such file"),
+        (["--set", "data.coordinator=missing.npz"], "data.coordinator = 'missing.npz' does not exist."),
         (["--out", "a.npz"], "--out 'a.npz' exists already"),
         (["missing.toml"], "config file 'missing.toml' does not exist"),
     ],
 )
-def test_what_is_wrong_with_a_coordinator_is_said_before_anything_starts(
+def test_wrong_settings_of_a_coordinator_are_rejected_before_anything_starts(
     options: list[str], sentence: str, data: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def started(*_: object) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(link, "Child", started)
+    monkeypatch.setattr(superlink, "Child", started)
     assert sentence in refused("coordinate", *options)
 
 
-def test_an_address_that_is_taken_is_named(refused: Refused, busy: str) -> None:
-    sentence = f"engine.listen = '{busy}' cannot be listened on: Address already in use. Choose another port"
+def test_address_in_use_is_reported(refused: Refused, busy: str) -> None:
+    sentence = f"engine.listen = '{busy}' cannot be used: Address already in use. Choose another port"
     assert sentence in refused("coordinate", "--listen", busy)
 
 
-def test_the_engine_of_sites_is_for_coordinate_alone(refused: Refused) -> None:
-    assert "`fedwild coordinate` brings real sites together" in refused("run", "--engine", "flower")
+def test_engine_of_sites_is_only_for_coordinate(refused: Refused) -> None:
+    assert "use `fedwild coordinate` for a run over real sites" in refused("run", "--engine", "flower")
     assert "which `fedwild coordinate` brings together" in refused("run", "--data", "sites")
 
 
-def test_an_app_is_written_once_and_whole(cli: Cli, refused: Refused, tmp_path: Path) -> None:
+def test_app_is_complete_and_never_overwritten(cli: Cli, refused: Refused, tmp_path: Path) -> None:
     assert cli("flower", "app", "app", "--set", "method.rounds=3").code == 0
     names = sorted(str(path.relative_to(tmp_path / "app")) for path in (tmp_path / "app").rglob("*") if path.is_file())
     package = [f"fedwild_app/{name}" for name in ("__init__.py", "client.py", "config.toml", "server.py")]
@@ -139,15 +144,15 @@ def test_an_app_is_written_once_and_whole(cli: Cli, refused: Refused, tmp_path: 
     assert "data.name = 'digits' is not allowed here" in refused("flower", "app", "other", "--set", "data.name=digits")
 
 
-def test_quotes_in_an_apps_paths_stay_text(tmp_path: Path) -> None:
-    write_app(tmp_path / "app", "", desk='/tmp/a "b"\\c')
+def test_quotes_in_paths_of_an_app_are_escaped(tmp_path: Path) -> None:
+    write_app(tmp_path / "app", "", socket='/tmp/a "b"\\c')
     table = read_toml(tmp_path / "app" / "pyproject.toml")
-    assert table["tool"]["flwr"]["app"]["config"]["desk"] == '/tmp/a "b"\\c'
+    assert table["tool"]["flwr"]["app"]["config"]["socket"] == '/tmp/a "b"\\c'
 
 
-def test_a_courier_that_does_not_come_is_not_awaited_for_ever(tmp_path: Path) -> None:
+def test_server_app_that_does_not_start_is_reported(tmp_path: Path) -> None:
     with (
-        listen(tmp_path / "desk") as server,
+        listen(tmp_path / "socket") as server,
         pytest.raises(UserError, match="ServerApp did not start within 0 seconds"),
     ):
         accept(server, 0.0, lambda: None)

@@ -1,4 +1,4 @@
-"""Jobs over sites: replies that are refused, sites that leave, come back and join; the round goes on."""
+"""Jobs at sites: rejected replies, and sites that disconnect, reconnect and join during a run."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from fedwild.api import Run
 from fedwild.core.errors import RoundFailed
+from fedwild.core.payload import Payload
+from fedwild.lifecycle.run import Run
 from fedwild.sites import engine, roster
 from fedwild.sites.coordinator import resume_over
-from fedwild.sites.transport import Node
 from fedwild.sites.envelope import Envelope
-from fedwild.core.payload import Payload
+from fedwild.sites.transport import Node
 from tests.conftest import unfinish
-from tests.sites.inprocess import Desks, coordinated, desk, site_files, tables
+from tests.sites.inprocess import InProcessSites, coordinated, site_files, site_server, tables
 from tests.tiny import model_bytes
 
 NAMES = ["a", "b", "c"]
@@ -31,147 +31,148 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "POLL_SECONDS", 0.001)
-    monkeypatch.setattr(engine, "LOOK_SECONDS", 0.002)
+    monkeypatch.setattr(engine, "REFRESH_SECONDS", 0.002)
 
 
-def all_of(files: dict[str, Path], tmp_path: Path, names: list[str] = NAMES) -> Desks:
-    return Desks(*(desk(name, files[name], tmp_path) for name in names))
+def sites_with(files: dict[str, Path], tmp_path: Path, names: list[str] = NAMES) -> InProcessSites:
+    return InProcessSites(*(site_server(name, files[name], tmp_path) for name in names))
 
 
 def failures(run: Run) -> dict[str, str]:
     return {event["client"]: event["reason"] for event in run.events() if event["event"] == "client-failed"}
 
 
-def bad_weights(letter: Envelope) -> Envelope:
-    payload = Payload.decode(bytearray(letter.body))
+def bad_weights(envelope: Envelope) -> Envelope:
+    payload = Payload.decode(bytearray(envelope.body))
     payload.tensors = {name: tensor * float("nan") for name, tensor in payload.tensors.items()}
-    return replace(letter, body=payload.encode())
+    return replace(envelope, body=payload.encode())
 
 
-def without_samples(letter: Envelope) -> Envelope:
-    payload = Payload.decode(bytearray(letter.body))
+def without_samples(envelope: Envelope) -> Envelope:
+    payload = Payload.decode(bytearray(envelope.body))
     del payload.info["samples"]
-    return replace(letter, body=payload.encode())
+    return replace(envelope, body=payload.encode())
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda letter: replace(letter, body=letter.body[:100]), "bad reply: "),
-        (lambda letter: replace(letter, body=b""), "bad reply: payload of 0 bytes"),
+        (lambda envelope: replace(envelope, body=envelope.body[:100]), "bad reply: "),
+        (lambda envelope: replace(envelope, body=b""), "bad reply: payload of 0 bytes"),
         (bad_weights, "NaN or infinite"),
         (without_samples, "info 'samples' is None"),
-        (lambda letter: replace(letter, body=bytes(3_000_000)), "larger than engine.max_reply_mb allows"),
-        (lambda letter: Envelope({"kind": "party"}), "something else than an answer"),
-        (lambda letter: Envelope({"kind": "answer", "state": 77}, letter.body), "a state that this round cannot leave"),
-        (lambda letter: Envelope({"kind": "refused", "reason": "no"}), "no"),
+        (lambda envelope: replace(envelope, body=bytes(3_000_000)), "larger than engine.max_reply_mb allows"),
+        (lambda envelope: Envelope({"kind": "party"}), "did not send an answer"),
+        (
+            lambda envelope: Envelope({"kind": "answer", "state": 77}, envelope.body),
+            "a state version that this round cannot produce",
+        ),
+        (lambda envelope: Envelope({"kind": "rejected", "reason": "no"}), "no"),
     ],
 )
-def test_a_reply_that_cannot_be_used_is_left_out_and_the_round_goes_on(
+def test_invalid_reply_is_rejected_and_the_round_continues(
     change: Callable[[Envelope], Envelope], reason: str, files: dict[str, Path], tmp_path: Path
 ) -> None:
-    desks = all_of(files, tmp_path)
+    sites = sites_with(files, tmp_path)
     jobs = {"c": 0}
 
-    def spoil(letter: Envelope) -> Envelope:
-        jobs["c"] += letter.head["kind"] == "answer"
-        return change(letter) if letter.head["kind"] == "answer" and jobs["c"] == 1 else letter
+    def spoil(envelope: Envelope) -> Envelope:
+        jobs["c"] += envelope.head["kind"] == "answer"
+        return change(envelope) if envelope.head["kind"] == "answer" and jobs["c"] == 1 else envelope
 
-    desks.changes["c"] = spoil
+    sites.changes["c"] = spoil
     config = tables(federation={"clients": 3}, engine={"max_reply_mb": 2}, evaluation={"every": 0})
-    run = coordinated(desks, config, tmp_path / "run")
+    run = coordinated(sites, config, tmp_path / "run")
     assert reason in failures(run)["c"]
     rounds = [event["participants"] for event in run.events() if event["event"] == "round"]
     assert rounds == [["a", "b"], ["a", "b", "c"]]
 
 
-def leaving(desks: Desks, name: str, at: int) -> Callable[[dict[str, Any]], None]:
-    """A listener that takes a site's node away when a round begins."""
+def leaving(sites: InProcessSites, name: str, at: int) -> Callable[[dict[str, Any]], None]:
+    """Return a listener that disconnects a site at its next answer after a round starts."""
 
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "round-start" and event["index"] == at:
-            desks.changes[name] = lambda letter: desks.disconnect(name)  # type: ignore[func-returns-value]
+            sites.changes[name] = lambda envelope: sites.disconnect(name)  # type: ignore[func-returns-value]
 
     return listen
 
 
-def test_a_site_that_goes_in_the_middle_of_a_round_is_left_out_and_comes_back_with_its_state(
-    files: dict[str, Path], tmp_path: Path
-) -> None:
-    desks = all_of(files, tmp_path)
+def test_site_that_disconnects_during_a_round_reconnects_with_its_state(files: dict[str, Path], tmp_path: Path) -> None:
+    sites = sites_with(files, tmp_path)
     config = tables(federation={"clients": 3}, correction={"name": "scaffold"}, evaluation={"every": 0})
     config["method"]["rounds"] = 4
-    leave = leaving(desks, "c", at=1)
+    leave = leaving(sites, "c", at=1)
 
     def listen(event: dict[str, Any]) -> None:
         leave(event)
         if event["event"] == "round" and event["index"] == 1:
-            del desks.changes["c"]
-            desks.connect(desk("c", files["c"], tmp_path))
+            del sites.changes["c"]
+            sites.connect(site_server("c", files["c"], tmp_path))
 
-    run = coordinated(desks, config, tmp_path / "run", listen)
-    assert failures(run) == {"c": "its site is not connected any more"}
+    run = coordinated(sites, config, tmp_path / "run", listen)
+    assert failures(run) == {"c": "its site disconnected"}
     rounds = [event["participants"] for event in run.events() if event["event"] == "round"]
     assert rounds == [["a", "b", "c"], ["a", "b"], ["a", "b", "c"], ["a", "b", "c"]]
-    asked = [letter.head["job"] for _, letter in desks.sent if letter.head["kind"] == "job"]
+    asked = [envelope.head["job"] for _, envelope in sites.sent if envelope.head["kind"] == "job"]
     states = [job["state"] for job in asked if job["client"] == "c" and job["kind"] == "local"]
     assert states == [None, 0, 0, 2]
 
 
-def test_a_site_that_was_started_anew_has_forgotten_its_job(
+def test_job_of_a_restarted_site_is_given_up(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its node keeps its id, since it has a key: only an answer to another letter shows that the job is lost."""
-    monkeypatch.setattr(engine, "DOUBT_SECONDS", 0.01)
-    desks = all_of(files, tmp_path)
+    """With a key, the node keeps its id: only an answer to a second request shows that the job is lost."""
+    monkeypatch.setattr(engine, "PROBE_SECONDS", 0.01)
+    sites = sites_with(files, tmp_path)
     lost = {"c": False}
 
-    def lose_first_job(letter: Envelope) -> Envelope | None:
-        if letter.head["kind"] == "answer" and not lost["c"]:
+    def lose_first_job(envelope: Envelope) -> Envelope | None:
+        if envelope.head["kind"] == "answer" and not lost["c"]:
             lost["c"] = True
             return None
-        return letter
+        return envelope
 
-    desks.changes["c"] = lose_first_job
-    run = coordinated(desks, tables(federation={"clients": 3}), tmp_path / "run")
-    assert failures(run) == {"c": "its site was started anew and has forgotten the job"}
+    sites.changes["c"] = lose_first_job
+    run = coordinated(sites, tables(federation={"clients": 3}), tmp_path / "run")
+    assert failures(run) == {"c": "its site was restarted and has lost the job"}
 
 
-def test_a_site_that_is_too_slow_is_left_out(files: dict[str, Path], tmp_path: Path) -> None:
-    desks = all_of(files, tmp_path)
-    desks.changes["c"] = lambda letter: None if letter.head["kind"] == "answer" else letter
+def test_too_slow_site_is_excluded(files: dict[str, Path], tmp_path: Path) -> None:
+    sites = sites_with(files, tmp_path)
+    sites.changes["c"] = lambda envelope: None if envelope.head["kind"] == "answer" else envelope
     config = tables(federation={"clients": 3}, engine={"answer_within": 0.05})
-    run = coordinated(desks, config, tmp_path / "run")
+    run = coordinated(sites, config, tmp_path / "run")
     assert failures(run) == {"c": "its site did not answer within engine.answer_within = 0.05 s"}
     assert any("c is left out of the threshold" in event.get("text", "") for event in run.events())
 
 
-def test_too_few_sites_end_the_run_so_that_it_can_go_on(files: dict[str, Path], tmp_path: Path) -> None:
-    desks = all_of(files, tmp_path, ["a", "b"])
+def test_run_stopped_by_too_few_sites_can_be_resumed(files: dict[str, Path], tmp_path: Path) -> None:
+    sites = sites_with(files, tmp_path, ["a", "b"])
     config = tables(federation={"clients": 2, "min_clients": 2}, engine={"wait": 0.05}, evaluation={"every": 0})
     config["method"]["rounds"] = 3
-    undisturbed = coordinated(all_of(files, tmp_path, ["a", "b"]), config, tmp_path / "undisturbed")
+    undisturbed = coordinated(sites_with(files, tmp_path, ["a", "b"]), config, tmp_path / "undisturbed")
 
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "round" and event["index"] == 0:
-            desks.disconnect("b")
+            sites.disconnect("b")
 
     with pytest.raises(RoundFailed, match=r"1 sites are connected, federation.min_clients = 2. `fedwild resume"):
-        coordinated(desks, config, tmp_path / "run", listen)
-    desks.connect(desk("b", files["b"], tmp_path))
+        coordinated(sites, config, tmp_path / "run", listen)
+    sites.connect(site_server("b", files["b"], tmp_path))
     run = Run(tmp_path / "run")
-    resume_over(desks, run, run.experiment, lambda event: None)
+    resume_over(sites, run, lambda event: None)
     assert model_bytes(run.path) == model_bytes(undisturbed.path)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_a_run_goes_on_after_any_round_with_the_same_bits(rounds: int, files: dict[str, Path], tmp_path: Path) -> None:
+def test_run_resumed_after_any_round_has_the_same_bits(rounds: int, files: dict[str, Path], tmp_path: Path) -> None:
     config = tables(federation={"clients": 3}, correction={"name": "scaffold"}, evaluation={"every": 0})
     config["method"]["rounds"] = 4
-    desks = all_of(files, tmp_path)
-    whole = coordinated(desks, config, tmp_path / "whole")
+    sites = sites_with(files, tmp_path)
+    whole = coordinated(sites, config, tmp_path / "whole")
     expected = model_bytes(whole.path)
 
     def stop(event: dict[str, Any]) -> None:
@@ -179,47 +180,47 @@ def test_a_run_goes_on_after_any_round_with_the_same_bits(rounds: int, files: di
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        coordinated(desks, config, tmp_path / "cut", stop)
+        coordinated(sites, config, tmp_path / "cut", stop)
     run = Run(tmp_path / "cut")
-    resume_over(desks, run, run.experiment, lambda event: None)
+    resume_over(sites, run, lambda event: None)
     assert model_bytes(run.path) == expected
 
 
-def test_a_lost_round_is_done_again_from_the_state_before_it(files: dict[str, Path], tmp_path: Path) -> None:
-    """The sites have the lost round's state already; the checkpoint that counts names the one before."""
+def test_lost_round_is_repeated_from_the_state_before_it(files: dict[str, Path], tmp_path: Path) -> None:
+    """The sites already have the state of the lost round; the checkpoint refers to the one before."""
     config = tables(federation={"clients": 3}, correction={"name": "scaffold"}, evaluation={"every": 0})
     config["method"]["rounds"] = 3
-    desks = all_of(files, tmp_path)
-    run = coordinated(desks, config, tmp_path / "run")
+    sites = sites_with(files, tmp_path)
+    run = coordinated(sites, config, tmp_path / "run")
     expected = model_bytes(run.path)
     unfinish(run.path, 2)
     again = Run(run.path)
-    resume_over(desks, again, again.experiment, lambda event: None)
+    resume_over(sites, again, lambda event: None)
     assert model_bytes(run.path) == expected
 
 
-def test_what_a_site_says_is_wrong_is_what_the_log_says(files: dict[str, Path], tmp_path: Path) -> None:
-    desks = all_of(files, tmp_path)
+def test_log_has_the_reason_that_a_site_gives(files: dict[str, Path], tmp_path: Path) -> None:
+    sites = sites_with(files, tmp_path)
     config = tables(federation={"clients": 3}, correction={"name": "scaffold"}, evaluation={"every": 0})
 
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "round" and event["index"] == 0:
             shutil.rmtree(tmp_path / "site-c" / "runs")
 
-    run = coordinated(desks, config, tmp_path / "run", listen)
-    assert failures(run)["c"].startswith("the state that c had after round 1 is not in its folder")
+    run = coordinated(sites, config, tmp_path / "run", listen)
+    assert failures(run)["c"].startswith("the state of c after round 1 is not in the site's folder")
 
 
-def test_a_site_that_joins_takes_part_from_the_next_round(files: dict[str, Path], tmp_path: Path) -> None:
-    desks = all_of(files, tmp_path, ["a", "b"])
+def test_site_that_joins_takes_part_from_the_next_round(files: dict[str, Path], tmp_path: Path) -> None:
+    sites = sites_with(files, tmp_path, ["a", "b"])
     config = tables(evaluation={"every": 0})
     config["method"]["rounds"] = 3
 
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "round-start" and event["index"] == 0:
-            desks.connect(desk("c", files["c"], tmp_path))
+            sites.connect(site_server("c", files["c"], tmp_path))
 
-    run = coordinated(desks, config, tmp_path / "run", listen)
+    run = coordinated(sites, config, tmp_path / "run", listen)
     rounds = [event["participants"] for event in run.events() if event["event"] == "round"]
     assert rounds == [["a", "b"], ["a", "b", "c"], ["a", "b", "c"]]
     (join,) = [event for event in run.events() if event["event"] == "join"]
@@ -227,76 +228,76 @@ def test_a_site_that_joins_takes_part_from_the_next_round(files: dict[str, Path]
     assert run.result["clients"] == 3
 
 
-def joined_by_c(files: dict[str, Path], tmp_path: Path, **sections: Any) -> tuple[Desks, Path, bytes]:
-    """A run of four rounds that c joined after the first, cut short after the third; its sites, and its final model."""
-    desks = all_of(files, tmp_path, ["a", "b"])
+def joined_by_c(files: dict[str, Path], tmp_path: Path, **sections: Any) -> tuple[InProcessSites, Path, bytes]:
+    """Run four rounds, which c joins after the first, and undo the last. Returns the sites, the run and its model."""
+    sites = sites_with(files, tmp_path, ["a", "b"])
     config = tables(evaluation={"every": 0}, **sections)
     config["method"]["rounds"] = 4
 
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "round-start" and event["index"] == 0:
-            desks.connect(desk("c", files["c"], tmp_path))
+            sites.connect(site_server("c", files["c"], tmp_path))
 
-    run = coordinated(desks, config, tmp_path / "run", listen)
+    run = coordinated(sites, config, tmp_path / "run", listen)
     expected = model_bytes(run.path)
-    return desks, unfinish(run.path, 3), expected
+    return sites, unfinish(run.path, 3), expected
 
 
-def test_who_joined_is_a_member_after_a_crash_too(files: dict[str, Path], tmp_path: Path) -> None:
-    desks, run, expected = joined_by_c(files, tmp_path, correction={"name": "scaffold"})
+def test_site_that_joined_is_a_member_after_a_crash(files: dict[str, Path], tmp_path: Path) -> None:
+    sites, run, expected = joined_by_c(files, tmp_path, correction={"name": "scaffold"})
     again = Run(run)
-    resume_over(desks, again, again.experiment, lambda event: None)
+    resume_over(sites, again, lambda event: None)
     assert model_bytes(run) == expected
     assert len([event for event in Run(run).events() if event["event"] == "join"]) == 1
 
 
-def test_who_joined_is_waited_for_after_a_crash(
+def test_resume_waits_for_sites_that_joined(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roster, "LOOK_SECONDS", 0.002)
+    monkeypatch.setattr(roster, "REFRESH_SECONDS", 0.002)
     _, run, expected = joined_by_c(files, tmp_path, engine={"wait": 20})
-    desks, nodes, looks = all_of(files, tmp_path, ["a", "b"]), Desks.nodes, []
+    sites, nodes, looks = sites_with(files, tmp_path, ["a", "b"]), InProcessSites.nodes, []
 
     def late() -> list[Node]:
-        looks.append(len(desks.desks))
+        looks.append(len(sites.servers))
         if len(looks) == 10:
-            desks.connect(desk("c", files["c"], tmp_path))
-        return nodes(desks)
+            sites.connect(site_server("c", files["c"], tmp_path))
+        return nodes(sites)
 
-    monkeypatch.setattr(desks, "nodes", late)
+    monkeypatch.setattr(sites, "nodes", late)
     again = Run(run)
-    resume_over(desks, again, again.experiment, lambda event: None)
+    resume_over(sites, again, lambda event: None)
     assert model_bytes(run) == expected
 
 
-def with_figures(letter: Envelope) -> Envelope:
-    if letter.head.get("kind") != "answer":
-        return letter
-    payload = Payload.decode(bytearray(letter.body))
+def with_impossible_figures(envelope: Envelope) -> Envelope:
+    if envelope.head.get("kind") != "answer":
+        return envelope
+    payload = Payload.decode(bytearray(envelope.body))
     if "figures" in payload.info:
         payload.info["figures"] = {"closed_accuracy": 10**400}
     elif "unknown" in payload.tensors:
         payload.tensors["unknown"] = payload.tensors["unknown"].to(torch.bfloat16)
-    return replace(letter, body=payload.encode())
+    return replace(envelope, body=payload.encode())
 
 
-def test_figures_that_cannot_be_are_left_out_and_scores_of_any_type_are_not(
+def test_impossible_figures_are_rejected_but_scores_of_any_type_are_accepted(
     files: dict[str, Path], tmp_path: Path
 ) -> None:
-    desks = all_of(files, tmp_path)
-    desks.changes["b"] = with_figures
-    run = coordinated(desks, tables(federation={"clients": 3}), tmp_path / "run")
+    sites = sites_with(files, tmp_path)
+    sites.changes["b"] = with_impossible_figures
+    run = coordinated(sites, tables(federation={"clients": 3}), tmp_path / "run")
     said = [event["text"] for event in run.events() if event["event"] == "note"]
     assert any(text.startswith("b is left out of the figures") for text in said)
-    # Scores of few bits are scores.
+    # bfloat16 scores are valid.
     assert not any("left out of the threshold" in text for text in said)
     assert 0 <= run.metrics["closed_accuracy"] <= 1
 
 
-def test_an_answer_of_any_kind_that_is_too_large_is_left_out(files: dict[str, Path], tmp_path: Path) -> None:
-    desks = all_of(files, tmp_path)
-    desks.changes["b"] = lambda letter: (
-        replace(letter, body=bytes(200_000)) if letter.head.get("kind") == "answer" else letter
+def test_too_large_answer_of_any_kind_is_rejected(files: dict[str, Path], tmp_path: Path) -> None:
+    sites = sites_with(files, tmp_path)
+    sites.changes["b"] = lambda envelope: (
+        replace(envelope, body=bytes(200_000)) if envelope.head.get("kind") == "answer" else envelope
     )
-    run = coordinated(desks, tables(federation={"clients": 3}, engine={"max_reply_mb": 0.1}), tmp_path / "run")
+    run = coordinated(sites, tables(federation={"clients": 3}, engine={"max_reply_mb": 0.1}), tmp_path / "run")
     assert "larger than engine.max_reply_mb allows" in failures(run)["b"]

@@ -1,4 +1,4 @@
-"""Measuring at the sites: what comes back, what the coordinator makes of it, and its own test data."""
+"""Measuring at the sites: reports, their means, and the coordinator's own test data."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ import numpy as np
 import pytest
 
 from fedwild.core.errors import BadReply, UserError
-from fedwild.evaluation.outcomes import check_report
 from fedwild.core.payload import Payload
 from fedwild.evaluation.at_sites import weighted_figures
+from fedwild.evaluation.outcomes import check_report
+from fedwild.sites.envelope import Envelope
 from tests.conftest import Cli
-from tests.sites.inprocess import ANIMALS, Desks, coordinated, desk, images, saved, site_files, tables
+from tests.sites.inprocess import ANIMALS, connected_sites, coordinated, images, saved, tables
 
 
-def desks_at(tmp_path: Path, names: str = "ab") -> Desks:
-    return Desks(*(desk(n, f, tmp_path) for n, f in site_files(tmp_path, list(names)).items()))
-
-
-def test_sites_send_figures_and_counts_and_no_answers(tmp_path: Path) -> None:
-    desks = desks_at(tmp_path)
-    coordinated(desks, tables(), tmp_path / "run")
-    kinds = [letter.head["job"]["kind"] for _, letter in desks.sent if letter.head["kind"] == "job"]
-    answers = [letter for _, letter in desks.answered if letter.head["kind"] == "answer"]
+def test_sites_send_figures_and_counts_but_no_answers(tmp_path: Path) -> None:
+    sites = connected_sites(tmp_path)
+    coordinated(sites, tables(), tmp_path / "run")
+    kinds = [envelope.head["job"]["kind"] for _, envelope in sites.sent if envelope.head["kind"] == "job"]
+    answers = [envelope for _, envelope in sites.answered if envelope.head["kind"] == "answer"]
     reports = [Payload.decode(bytearray(a.body)) for a, kind in zip(answers, kinds, strict=True) if kind == "measure"]
     assert reports
     for report in reports:
@@ -41,9 +38,9 @@ def test_figures_are_means_over_sites_weighted_by_test_samples() -> None:
     assert weighted_figures({}, {}) == {}
 
 
-def test_the_coordinators_own_test_set_measures_if_it_has_one(tmp_path: Path) -> None:
+def test_coordinators_own_test_set_gives_the_figures(tmp_path: Path) -> None:
     own = saved(tmp_path / "own.npz", images(ANIMALS, 9, test=20))
-    run = coordinated(desks_at(tmp_path), tables(data={"coordinator": str(own)}), tmp_path / "run")
+    run = coordinated(connected_sites(tmp_path), tables(data={"coordinator": str(own)}), tmp_path / "run")
     arrays = np.load(own)
     known = arrays["y_test"] != "dog"
     labels = run.predict(arrays["x_test"][:, None]).logits.argmax(1).numpy()
@@ -53,8 +50,8 @@ def test_the_coordinators_own_test_set_measures_if_it_has_one(tmp_path: Path) ->
     assert run.evaluate(workers=0).metrics == pytest.approx(run.metrics, nan_ok=True)
 
 
-def test_without_test_data_here_evaluate_says_where_it_is(tmp_path: Path, cli: Cli) -> None:
-    run = coordinated(desks_at(tmp_path), tables(), tmp_path / "run")
+def test_evaluate_without_test_data_says_where_the_figures_are(tmp_path: Path, cli: Cli) -> None:
+    run = coordinated(connected_sites(tmp_path), tables(), tmp_path / "run")
     outcome = cli("evaluate", run.path)
     assert outcome.code == 2
     assert "was measured at its sites, which have the data" in outcome.err
@@ -63,28 +60,28 @@ def test_without_test_data_here_evaluate_says_where_it_is(tmp_path: Path, cli: C
 
 
 def test_prediction_needs_no_site(tmp_path: Path, cli: Cli) -> None:
-    run = coordinated(desks_at(tmp_path), tables(), tmp_path / "run")
+    run = coordinated(connected_sites(tmp_path), tables(), tmp_path / "run")
     np.save(tmp_path / "one.npy", images(ANIMALS, 3)["x_test"][0])
     outcome = cli("predict", run.path, tmp_path / "one.npy", "--json")
     assert json.loads(outcome.out)[0]["best_class"] in {"ant", "bee", "cat"}
 
 
-def test_the_coordinators_training_samples_serve_methods_that_need_public_data(tmp_path: Path) -> None:
+def test_coordinators_training_samples_are_the_public_data(tmp_path: Path) -> None:
     own = saved(tmp_path / "own.npz", images(ANIMALS, 9))
     config = tables("distilled-close-set", data={"coordinator": str(own), "public": 0.5})
-    run = coordinated(desks_at(tmp_path), config, tmp_path / "run")
+    run = coordinated(connected_sites(tmp_path), config, tmp_path / "run")
     assert len(run.experiment.split.public) == 32
     without = tables("distilled-close-set")
     with pytest.raises(UserError, match="needs public unlabelled data"):
-        coordinated(desks_at(tmp_path), without, tmp_path / "other")
+        coordinated(connected_sites(tmp_path), without, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 
-def test_a_coordinators_set_of_another_shape_is_refused(tmp_path: Path) -> None:
+def test_coordinators_data_of_another_shape_is_rejected(tmp_path: Path) -> None:
     own = saved(tmp_path / "own.npz", images(ANIMALS, 9, side=12))
     with pytest.raises(UserError) as refused:
-        coordinated(desks_at(tmp_path), tables(data={"coordinator": str(own)}), tmp_path / "run")
-    assert "has samples of shape (1, 8, 8), and this run takes (1, 12, 12)" in refused.value.problems[1]
+        coordinated(connected_sites(tmp_path), tables(data={"coordinator": str(own)}), tmp_path / "run")
+    assert "has samples of shape (1, 8, 8), but this run uses (1, 12, 12)" in refused.value.problems[1]
 
 
 GOOD = {"samples": 3, "figures": {"auroc": 0.5, "oscr": None}, "classes": {"x": [1, 2], "y": [0, 1]}}
@@ -106,27 +103,27 @@ GOOD = {"samples": 3, "figures": {"auroc": 0.5, "oscr": None}, "classes": {"x": 
         {"classes": None},
     ],
 )
-def test_a_report_that_cannot_be_is_refused(change: dict[str, object]) -> None:
+def test_impossible_report_is_rejected(change: dict[str, object]) -> None:
     check_report(Payload(info=GOOD))
     with pytest.raises(BadReply):
         check_report(Payload(info={**GOOD, **change}))
 
 
-def test_a_site_with_a_false_report_is_left_out_of_the_figures(tmp_path: Path) -> None:
-    desks = desks_at(tmp_path)
+def test_site_with_a_false_report_is_excluded_from_the_figures(tmp_path: Path) -> None:
+    sites = connected_sites(tmp_path)
     kinds: list[str] = []
 
-    def lie(letter):  # type: ignore[no-untyped-def]
-        kind = desks.sent[-1][1].head.get("job", {}).get("kind")
+    def lie(envelope: Envelope) -> Envelope:
+        kind = sites.sent[-1][1].head.get("job", {}).get("kind")
         kinds.append(kind)
         if kind != "measure":
-            return letter
-        report = Payload.decode(bytearray(letter.body))
+            return envelope
+        report = Payload.decode(bytearray(envelope.body))
         report.info["samples"] = 10**9
-        return type(letter)(letter.head, report.encode())
+        return Envelope(envelope.head, report.encode())
 
-    desks.changes["b"] = lie
-    run = coordinated(desks, tables(), tmp_path / "run")
+    sites.changes["b"] = lie
+    run = coordinated(sites, tables(), tmp_path / "run")
     assert run.result["by"].keys() == {"a"}
     assert "measure" in kinds
     assert any("b is left out of the figures" in event.get("text", "") for event in run.events())

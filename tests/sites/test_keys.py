@@ -1,4 +1,4 @@
-"""Certificates and keys: who vouches for whom, and what is never overwritten."""
+"""Certificates and keys: what they certify, and what is never overwritten."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedwild.sites.keys import check_certificates, check_site_key, make_keys, re
 from tests.conftest import Cli, Refused
 
 
-def test_the_authority_vouches_for_the_coordinators_names_and_addresses(tmp_path: Path) -> None:
+def test_authority_certifies_the_coordinators_names_and_addresses(tmp_path: Path) -> None:
     make_keys(tmp_path, ["coordinator.example", "10.1.2.3"], ["a"])
     authority, server = (x509.load_pem_x509_certificate((tmp_path / n).read_bytes()) for n in ("ca.pem", "server.pem"))
     server.verify_directly_issued_by(authority)
@@ -28,7 +28,7 @@ def test_the_authority_vouches_for_the_coordinators_names_and_addresses(tmp_path
     ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
 
 
-def test_a_sites_public_key_belongs_to_its_private_one(tmp_path: Path) -> None:
+def test_sites_public_key_matches_its_private_key(tmp_path: Path) -> None:
     make_keys(tmp_path, [], ["hospital-a"])
     private = load_ssh_private_key((tmp_path / "sites" / "hospital-a.key").read_bytes(), None)
     public = load_ssh_public_key((tmp_path / "sites" / "hospital-a.pub").read_bytes())
@@ -36,13 +36,13 @@ def test_a_sites_public_key_belongs_to_its_private_one(tmp_path: Path) -> None:
     assert registered_keys(tmp_path) == {"hospital-a": tmp_path / "sites" / "hospital-a.pub"}
 
 
-def test_private_keys_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_private_keys(tmp_path: Path) -> None:
     make_keys(tmp_path, [], ["a"])
     for name in ("ca.key", "server.key", "sites/a.key"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
-def test_sites_are_added_later_without_a_change_to_the_rest(tmp_path: Path) -> None:
+def test_adding_a_site_changes_no_other_file(tmp_path: Path) -> None:
     make_keys(tmp_path, [], ["a"])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     written = make_keys(tmp_path, [], ["b"])
@@ -52,18 +52,18 @@ def test_sites_are_added_later_without_a_change_to_the_rest(tmp_path: Path) -> N
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     make_keys(tmp_path, [], ["a"])
-    with pytest.raises(UserError, match="--site 'a' has a key in"):
+    with pytest.raises(UserError, match="--site 'a' already has a key in"):
         make_keys(tmp_path, [], ["a"])
-    with pytest.raises(UserError, match=r"has a certificate already: delete server.pem"):
+    with pytest.raises(UserError, match=r"already has a certificate: delete server.pem"):
         make_keys(tmp_path, ["other.example"], [])
 
 
-def test_a_folder_without_certificates_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"has no ca.pem, server.pem, server.key: `fedwild flower keys"):
+def test_folder_without_certificates_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no ca.pem, server.pem, server.key: create them with `fedwild"):
         check_certificates(tmp_path)
 
 
-def test_the_command_lists_what_it_wrote(cli: Cli, tmp_path: Path) -> None:
+def test_command_lists_the_files_it_wrote(cli: Cli, tmp_path: Path) -> None:
     outcome = cli("flower", "keys", "keys", "--host", "127.0.0.1", "--site", "a")
     assert outcome.code == 0
     assert outcome.out.split() == [f"keys/{n}" for n in ("ca.key", "ca.pem", "server.key", "server.pem")] + [
@@ -80,35 +80,35 @@ def test_the_command_lists_what_it_wrote(cli: Cli, tmp_path: Path) -> None:
         (["--days", "0"], "--days 0 is not allowed: it must be a whole number from 1 to 36500"),
     ],
 )
-def test_bad_names_and_days_are_refused(options: list[str], sentence: str, refused: Refused) -> None:
+def test_invalid_names_and_days_are_rejected(options: list[str], sentence: str, refused: Refused) -> None:
     assert sentence in refused("flower", "keys", "keys", *options)
 
 
-def test_a_host_that_is_none_is_refused(cli: Cli) -> None:
+def test_invalid_host_is_rejected(cli: Cli) -> None:
     outcome = cli("flower", "keys", "keys", "--host", "no host")
     assert (outcome.code, outcome.err) == (
         2,
-        "error: --host 'no host' is not allowed: give a host's name or its address.\n",
+        "error: --host 'no host' is not allowed: give a host name or an IP address.\n",
     )
 
 
-def test_a_missing_authoritys_key_is_named_with_what_to_do(tmp_path: Path, refused: Refused) -> None:
+def test_missing_key_of_the_authority_is_reported_with_advice(tmp_path: Path, refused: Refused) -> None:
     make_keys(tmp_path / "keys", [], ["a"])
     for name in ("ca.key", "server.pem"):
         (tmp_path / "keys" / name).unlink()
     said = refused("flower", "keys", "keys", "--host", "coordinator.example")
-    assert "'keys/ca.key' is missing, and without it no certificate can be signed: put it back, or delete" in said
-    assert "'keys/ca.pem' to make a new authority" in said
+    assert "'keys/ca.key' is missing, so no certificate can be signed: restore it, or delete 'keys/ca.pem'" in said
+    assert "to create a new authority" in said
 
 
-def test_an_authority_that_is_none_is_refused(tmp_path: Path, refused: Refused) -> None:
+def test_invalid_authority_is_rejected(tmp_path: Path, refused: Refused) -> None:
     make_keys(tmp_path / "keys", [], [])
     (tmp_path / "keys" / "server.pem").unlink()
     (tmp_path / "keys" / "ca.key").write_text("no key\n")
     assert "ca.pem and ca.key must be a certificate and its private key" in refused("flower", "keys", "keys")
 
 
-def test_only_a_sites_private_key_is_one(tmp_path: Path) -> None:
+def test_only_a_sites_private_key_is_accepted(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ed25519
 
@@ -116,17 +116,18 @@ def test_only_a_sites_private_key_is_one(tmp_path: Path) -> None:
     check_site_key(tmp_path / "sites" / "a.key")
     for name in ("sites/a.pub", "ca.pem", "server.key"):
         with pytest.raises(
-            UserError, match="is no private key without a passphrase: `fedwild flower keys DIR --site NAME` makes one"
+            UserError,
+            match="is not a private key without a passphrase: create one with `fedwild flower keys DIR",
         ):
             check_site_key(tmp_path / name)
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH)
     other = ed25519.Ed25519PrivateKey.generate().private_bytes(*form, serialization.NoEncryption())
     (tmp_path / "other.key").write_bytes(other)
-    with pytest.raises(UserError, match="is not on an elliptic curve that Flower takes"):
+    with pytest.raises(UserError, match="is not on an elliptic curve that Flower supports"):
         check_site_key(tmp_path / "other.key")
 
 
-def test_a_private_key_is_private_even_where_an_open_file_was(tmp_path: Path) -> None:
+def test_private_key_that_replaces_a_readable_file_is_private(tmp_path: Path) -> None:
     make_keys(tmp_path, [], ["a"])
     (tmp_path / "server.key").chmod(0o644)
     (tmp_path / "server.pem").unlink()

@@ -1,4 +1,4 @@
-"""Envelope as Flower's messages carry them."""
+"""Envelopes as Flower's messages relay them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedwild.core.errors import BadReply
 from fedwild.sites.envelope import Envelope
-from fedwild.sites.records import letter_in, record_of
+from fedwild.sites.records import from_record, to_record
 
 
-def test_a_letter_is_one_text_and_one_packed_array() -> None:
-    records = record_of(Envelope({"kind": "job"}, b"\x01\x02\x03"))
+def test_envelope_is_one_text_and_one_packed_array() -> None:
+    records = to_record(Envelope({"kind": "job"}, b"\x01\x02\x03"))
     arrays = [array for record in records.array_records.values() for array in record.values()]
     assert [(array.dtype, array.shape, array.data) for array in arrays] == [("uint8", (3,), b"\x01\x02\x03")]
-    assert letter_in(records) == Envelope({"kind": "job"}, bytearray(b"\x01\x02\x03"))
-    assert letter_in(record_of(Envelope({"kind": "hello"}))) == Envelope({"kind": "hello"}, b"")
+    assert from_record(records) == Envelope({"kind": "job"}, bytearray(b"\x01\x02\x03"))
+    assert from_record(to_record(Envelope({"kind": "hello"}))) == Envelope({"kind": "hello"}, b"")
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,6 @@ def test_a_letter_is_one_text_and_one_packed_array() -> None:
     ],
     ids=["nothing", "number", "no-json", "no-array", "numpy-array", "wrong-length"],
 )
-def test_a_message_that_is_no_letter_is_refused(records: RecordDict) -> None:
+def test_message_without_an_envelope_is_rejected(records: RecordDict) -> None:
     with pytest.raises(BadReply):
-        letter_in(records)
+        from_record(records)

@@ -1,4 +1,4 @@
-"""Who gets a seat, who is told why not, and who may come back."""
+"""Which sites are admitted, which are rejected and why, and which may reconnect."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-import fedwild
 from fedwild.core.errors import BadReply, UserError
-from fedwild.sites import roster as roster_module
-from fedwild.sites.coordinator import settings_for_sites
-from fedwild.sites.engine import said
-from fedwild.sites.envelope import Envelope
-from fedwild.sites.roster import Roster, check_facts, introduced
+from fedwild.core.version import __version__
 from fedwild.runs.at_sites import SiteFacts
-from tests.sites.inprocess import ANIMALS, Desks, coordinated, desk, images, saved, site_files, tables
+from fedwild.sites import roster as roster_module
+from fedwild.sites import site_server as site_server_module
+from fedwild.sites.coordinator import settings_for_sites
+from fedwild.sites.engine import checked_head
+from fedwild.sites.envelope import PROTOCOL, Envelope
+from fedwild.sites.roster import Roster, check_facts, read_hello
+from tests.sites.inprocess import ANIMALS, InProcessSites, coordinated, images, saved, site_files, site_server, tables
 
 
 @pytest.fixture
@@ -25,118 +26,116 @@ def files(tmp_path: Path) -> dict[str, Path]:
     return site_files(tmp_path, ["a", "b", "c"])
 
 
-def roster_of(desks: Desks, events: list[dict[str, Any]] | None = None) -> Roster:
-    return Roster(desks, settings_for_sites(tables()), (events if events is not None else []).append)
+def roster_of(sites: InProcessSites, events: list[dict[str, Any]] | None = None) -> Roster:
+    return Roster(sites, settings_for_sites(tables()), (events if events is not None else []).append)
 
 
-def test_sites_get_seats_under_their_own_names(files: dict[str, Path], tmp_path: Path) -> None:
+def test_sites_are_admitted_under_their_names(files: dict[str, Path], tmp_path: Path) -> None:
     events: list[dict[str, Any]] = []
-    roster = roster_of(Desks(*(desk(n, files[n], tmp_path) for n in "ba")), events)
-    roster.look()
-    assert sorted(roster.seats) == ["a", "b"]
+    roster = roster_of(InProcessSites(*(site_server(n, files[n], tmp_path) for n in "ba")), events)
+    roster.refresh()
+    assert sorted(roster.sites) == ["a", "b"]
     assert roster.facts()[0] == SiteFacts("a", ("ant", "bee", "cat", "dog"), 64, (1, 8, 8), "uint8")
     assert {event["client"] for event in events} == {"a", "b"}
 
 
-def test_a_run_refuses_two_sites_of_one_name(files: dict[str, Path], tmp_path: Path) -> None:
-    twin = replace(desk("a", files["b"], tmp_path), folder=tmp_path / "twin")
-    desks = Desks(desk("a", files["a"], tmp_path), twin)
-    with pytest.raises(UserError, match="two sites call themselves 'a': give one of them another --name"):
-        coordinated(desks, tables(), tmp_path / "run")
+def test_two_sites_with_one_name_are_rejected(files: dict[str, Path], tmp_path: Path) -> None:
+    twin = replace(site_server("a", files["b"], tmp_path), folder=tmp_path / "twin")
+    sites = InProcessSites(site_server("a", files["a"], tmp_path), twin)
+    with pytest.raises(UserError, match="two sites are named 'a': start one of them with another --name"):
+        coordinated(sites, tables(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_the_refused_site_is_told_why(files: dict[str, Path], tmp_path: Path) -> None:
+def test_rejected_site_gets_the_reason(files: dict[str, Path], tmp_path: Path) -> None:
     said: list[str] = []
-    twin = replace(desk("a", files["b"], tmp_path), folder=tmp_path / "twin", tell=said.append)
-    roster_of(Desks(desk("a", files["a"], tmp_path), twin)).look()
-    assert "does not take us in: two sites call themselves 'a'" in said[-1]
+    twin = replace(site_server("a", files["b"], tmp_path), folder=tmp_path / "twin", tell=said.append)
+    roster_of(InProcessSites(site_server("a", files["a"], tmp_path), twin)).refresh()
+    assert "rejected this site: two sites are named 'a'" in said[-1]
 
 
-def test_a_site_with_another_version_is_refused_on_both_sides(
+def test_site_with_another_version_rejects_the_coordinator(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desks = Desks(desk("a", files["a"], tmp_path), desk("b", files["b"], tmp_path))
+    sites = InProcessSites(site_server("a", files["a"], tmp_path), site_server("b", files["b"], tmp_path))
     config = settings_for_sites(tables())
-    roster = Roster(desks, config, lambda event: None)
-    monkeypatch.setattr(fedwild, "__version__", "9.9.9")
-    roster.look()
-    assert not roster.seats
-    (reason,) = set(roster.refusals.values())
-    assert reason == "the coordinator has fedwild 0.1.0 and this site 9.9.9: install the same version on both."
+    roster = Roster(sites, config, lambda event: None)
+    monkeypatch.setattr(site_server_module, "__version__", "9.9.9")
+    roster.refresh()
+    assert not roster.sites
+    (reason,) = set(roster.rejections.values())
+    assert reason == f"the coordinator has fedwild {__version__} and this site 9.9.9: install the same version on both."
 
 
-def test_a_hello_of_another_version_is_refused_by_the_coordinator() -> None:
-    with pytest.raises(BadReply, match=r"it has fedwild 0.0.1 and the coordinator .*install the same"):
-        introduced(Envelope({"kind": "hello", "version": "0.0.1", "protocol": 1}))
+def test_coordinator_rejects_a_hello_of_another_version() -> None:
+    with pytest.raises(BadReply, match=r"the site has fedwild 0.0.1 and the coordinator .*install the same"):
+        read_hello(Envelope({"kind": "hello", "version": "0.0.1", "protocol": PROTOCOL}))
 
 
-def test_a_site_whose_images_have_another_shape_is_refused_by_name(files: dict[str, Path], tmp_path: Path) -> None:
+def test_site_with_images_of_another_shape_is_rejected_by_name(files: dict[str, Path], tmp_path: Path) -> None:
     large = saved(tmp_path / "large.npz", images(ANIMALS, 5, side=12))
-    desks = Desks(*(desk(n, files[n], tmp_path) for n in "ab"), desk("c", large, tmp_path))
+    sites = InProcessSites(*(site_server(n, files[n], tmp_path) for n in "ab"), site_server("c", large, tmp_path))
     with pytest.raises(UserError) as refused:
-        coordinated(desks, tables(federation={"clients": 3}), tmp_path / "run")
-    assert "2 of 3 sites are there (a, b)" in refused.value.problems[0]
-    assert "c has samples of shape (1, 12, 12), and this run takes (1, 8, 8): data.size" in refused.value.problems[1]
+        coordinated(sites, tables(federation={"clients": 3}), tmp_path / "run")
+    assert "2 of 3 sites connected within engine.wait = 0.5 s (a, b)" in refused.value.problems[0]
+    assert "c has samples of shape (1, 12, 12), but this run uses (1, 8, 8): set data.size" in refused.value.problems[1]
     assert not (tmp_path / "run").exists()
 
 
-def test_one_size_for_all_brings_them_together(files: dict[str, Path], tmp_path: Path) -> None:
+def test_data_size_gives_all_sites_one_shape(files: dict[str, Path], tmp_path: Path) -> None:
     large = saved(tmp_path / "large.npz", images(ANIMALS, 5, side=12))
-    desks = Desks(desk("a", files["a"], tmp_path), desk("c", large, tmp_path))
+    sites = InProcessSites(site_server("a", files["a"], tmp_path), site_server("c", large, tmp_path))
     config = tables()
     config["data"]["size"] = 8
-    assert coordinated(desks, config, tmp_path / "run").result["clients"] == 2
+    assert coordinated(sites, config, tmp_path / "run").result["clients"] == 2
 
 
-def test_a_site_whose_class_differs_only_by_case_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
+def test_site_with_a_class_that_differs_only_by_case_is_rejected(files: dict[str, Path], tmp_path: Path) -> None:
     shouting = saved(tmp_path / "loud.npz", images({"ANT": 0, "bee": 2}, 5))
-    roster = roster_of(Desks(desk("c", shouting, tmp_path)))
+    roster = roster_of(InProcessSites(site_server("c", shouting, tmp_path)))
     roster.known = ("ant", "bee", "cat")
-    roster.look()
-    (reason,) = roster.refusals.values()
+    roster.refresh()
+    (reason,) = roster.rejections.values()
     assert "class 'ANT' differs from 'ant' only by case" in reason
-    renamed = roster_of(Desks(desk("c", shouting, tmp_path, labels={"ANT": "ant"})))
+    renamed = roster_of(InProcessSites(site_server("c", shouting, tmp_path, labels={"ANT": "ant"})))
     renamed.known = ("ant", "bee", "cat")
-    renamed.look()
+    renamed.refresh()
     assert renamed.facts()[0].classes == ("ant", "bee")
 
 
-def test_a_name_is_bound_to_the_key_it_is_registered_with(files: dict[str, Path], tmp_path: Path) -> None:
-    desks = Desks()
-    desks.connect(desk("a", files["a"], tmp_path), registered="a")
-    desks.connect(desk("b", files["b"], tmp_path), registered="somebody-else")
-    roster = roster_of(desks)
-    roster.look()
-    assert list(roster.seats) == ["a"]
-    assert list(roster.refusals.values()) == ["its key is registered for 'somebody-else', and it calls itself 'b'."]
+def test_name_is_bound_to_the_registered_key(files: dict[str, Path], tmp_path: Path) -> None:
+    sites = InProcessSites()
+    sites.connect(site_server("a", files["a"], tmp_path), registered="a")
+    sites.connect(site_server("b", files["b"], tmp_path), registered="somebody-else")
+    roster = roster_of(sites)
+    roster.refresh()
+    assert list(roster.sites) == ["a"]
+    assert list(roster.rejections.values()) == ["its key is registered for 'somebody-else', but its --name is 'b'."]
 
 
-def test_a_site_may_come_back_by_another_connection_but_nobody_else_in_its_name(
-    files: dict[str, Path], tmp_path: Path
-) -> None:
-    desks = Desks(desk("a", files["a"], tmp_path))
-    roster = roster_of(desks)
-    roster.look()
-    first = roster.seats["a"].node
-    desks.connect(desk("a", files["a"], tmp_path))
-    roster.look()
-    assert roster.seats["a"].node != first
-    desks.disconnect("a")
-    desks.connect(replace(desk("a", files["b"], tmp_path), folder=tmp_path / "impostor"))
-    roster.look()
-    assert not roster.seats
-    assert "another installation has been 'a' in this run" in next(iter(roster.refusals.values()))
+def test_site_may_reconnect_but_no_other_site_under_its_name(files: dict[str, Path], tmp_path: Path) -> None:
+    sites = InProcessSites(site_server("a", files["a"], tmp_path))
+    roster = roster_of(sites)
+    roster.refresh()
+    first = roster.sites["a"].node
+    sites.connect(site_server("a", files["a"], tmp_path))
+    roster.refresh()
+    assert roster.sites["a"].node != first
+    sites.disconnect("a")
+    sites.connect(replace(site_server("a", files["b"], tmp_path), folder=tmp_path / "impostor"))
+    roster.refresh()
+    assert not roster.sites
+    assert "the name 'a' belongs to another installation in this run" in next(iter(roster.rejections.values()))
 
 
-def test_a_site_that_leaves_loses_its_seat(files: dict[str, Path], tmp_path: Path) -> None:
+def test_site_that_disconnects_is_removed(files: dict[str, Path], tmp_path: Path) -> None:
     events: list[dict[str, Any]] = []
-    desks = Desks(desk("a", files["a"], tmp_path))
-    roster = roster_of(desks, events)
-    roster.look()
-    desks.disconnect("a")
-    roster.look()
-    assert not roster.seats
+    sites = InProcessSites(site_server("a", files["a"], tmp_path))
+    roster = roster_of(sites, events)
+    roster.refresh()
+    sites.disconnect("a")
+    roster.refresh()
+    assert not roster.sites
     assert events[-1] == {"event": "site-left", "client": "a"}
 
 
@@ -163,7 +162,7 @@ GOOD = SiteFacts("a", ("x", "y"), 10, (1, 8, 8), "uint8")
         {"dtype": "object"},
     ],
 )
-def test_what_no_site_can_say_of_itself_is_refused(change: dict[str, Any]) -> None:
+def test_impossible_facts_are_rejected(change: dict[str, Any]) -> None:
     check_facts(GOOD)
     with pytest.raises(BadReply):
         check_facts(replace(GOOD, **change))
@@ -181,88 +180,88 @@ def test_what_no_site_can_say_of_itself_is_refused(change: dict[str, Any]) -> No
         {"facts": {**GOOD.to_json(), "shape": [1, math.inf]}},
     ],
 )
-def test_an_introduction_that_cannot_be_read_is_refused(head: dict[str, Any]) -> None:
-    hello = {"kind": "hello", "version": fedwild.__version__, "protocol": 1, "identity": "i"}
+def test_malformed_hello_is_rejected(head: dict[str, Any]) -> None:
+    hello = {"kind": "hello", "version": __version__, "protocol": PROTOCOL, "identity": "i"}
     with pytest.raises(BadReply):
-        introduced(Envelope({**hello, **head}))
+        read_hello(Envelope({**hello, **head}))
 
 
-def test_a_site_that_does_not_fit_is_no_reason_to_go_while_others_may_come(
+def test_coordinator_waits_for_other_sites_after_a_rejection(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roster_module, "LOOK_SECONDS", 0.01)
-    twin = replace(desk("a", files["b"], tmp_path), folder=tmp_path / "twin")
-    desks = Desks(desk("a", files["a"], tmp_path), twin)
+    monkeypatch.setattr(roster_module, "REFRESH_SECONDS", 0.01)
+    twin = replace(site_server("a", files["b"], tmp_path), folder=tmp_path / "twin")
+    sites = InProcessSites(site_server("a", files["a"], tmp_path), twin)
 
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "site-refused":
-            desks.connect(desk("b", files["b"], tmp_path))
+            sites.connect(site_server("b", files["b"], tmp_path))
 
-    assert coordinated(desks, tables(engine={"wait": 20}), tmp_path / "run", listen).result["clients"] == 2
+    assert coordinated(sites, tables(engine={"wait": 20}), tmp_path / "run", listen).result["clients"] == 2
 
 
-def test_too_few_sites_end_the_wait_with_how_many_there_are(files: dict[str, Path], tmp_path: Path) -> None:
+def test_too_few_sites_are_reported_when_time_is_up(files: dict[str, Path], tmp_path: Path) -> None:
     config = tables(federation={"clients": 3}, engine={"wait": 0.2})
-    with pytest.raises(UserError, match=r"1 of 3 sites are there \(a\): federation.clients"):
-        coordinated(Desks(desk("a", files["a"], tmp_path)), config, tmp_path / "run")
+    with pytest.raises(UserError, match=r"1 of 3 sites connected within engine.wait = 0.2 s \(a\): start more sites"):
+        coordinated(InProcessSites(site_server("a", files["a"], tmp_path)), config, tmp_path / "run")
 
 
-def test_sites_are_told_when_the_run_has_ended(files: dict[str, Path], tmp_path: Path) -> None:
+def test_sites_are_notified_when_the_run_has_ended(files: dict[str, Path], tmp_path: Path) -> None:
     said: dict[str, list[str]] = {"a": [], "b": []}
-    desks = Desks(*(desk(n, files[n], tmp_path, tell=said[n].append) for n in said))
-    coordinated(desks, tables(), tmp_path / "run")
+    sites = InProcessSites(*(site_server(n, files[n], tmp_path, tell=said[n].append) for n in said))
+    coordinated(sites, tables(), tmp_path / "run")
     for lines in said.values():
         assert lines[-1] == "the coordinator says: the run has ended"
         assert "the coordinator says: the run has ended" not in lines[:-1]
 
 
-def test_a_site_that_does_not_answer_the_goodbye_is_not_waited_for_long(
+def test_site_that_does_not_answer_the_goodbye_does_not_delay_the_end(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(roster_module, "GOODBYE_SECONDS", 0.3)
     said: list[str] = []
-    desks = Desks(desk("a", files["a"], tmp_path, tell=said.append), desk("b", files["b"], tmp_path))
-    roster = roster_of(desks)
-    roster.look()
-    desks.changes["b"] = lambda letter: None
+    sites = InProcessSites(
+        site_server("a", files["a"], tmp_path, tell=said.append), site_server("b", files["b"], tmp_path)
+    )
+    roster = roster_of(sites)
+    roster.refresh()
+    sites.changes["b"] = lambda envelope: None
     roster.say_goodbye()
     assert said[-1] == "the coordinator says: the run has ended"
 
 
-def test_trouble_at_the_goodbye_does_not_spoil_the_run(
+def test_failure_of_the_goodbye_does_not_fail_the_run(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desks = Desks(*(desk(n, files[n], tmp_path) for n in "ab"))
-    roster = roster_of(desks)
-    roster.look()
+    sites = InProcessSites(*(site_server(n, files[n], tmp_path) for n in "ab"))
+    roster = roster_of(sites)
+    roster.refresh()
 
-    def lost(node: int, letter: Envelope) -> str:
+    def lost(node: int, envelope: Envelope) -> str:
         raise UserError("the connection to the SuperLink is lost")
 
-    monkeypatch.setattr(desks, "send", lost)
+    monkeypatch.setattr(sites, "send", lost)
     roster.say_goodbye()
 
 
-def test_a_site_that_makes_the_coordinator_stumble_is_refused_and_no_end(
+def test_unexpected_error_while_admitting_rejects_only_that_site(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stumbled(letter: Envelope) -> None:
-        raise ZeroDivisionError("of all things")
+    def fail(envelope: Envelope) -> None:
+        raise ZeroDivisionError("unexpected")
 
-    desks = Desks(desk("a", files["a"], tmp_path))
-    roster = roster_of(desks)
-    monkeypatch.setattr(roster_module, "introduced", stumbled)
-    roster.look()
-    assert list(roster.refusals.values()) == ["of all things"]
+    sites = InProcessSites(site_server("a", files["a"], tmp_path))
+    roster = roster_of(sites)
+    monkeypatch.setattr(roster_module, "read_hello", fail)
+    roster.refresh()
+    assert list(roster.rejections.values()) == ["unexpected"]
 
 
-def test_a_site_writes_no_control_sequences_to_the_coordinators_terminal(
-    files: dict[str, Path], tmp_path: Path
-) -> None:
+def test_control_sequences_of_a_site_do_not_reach_the_terminal(files: dict[str, Path], tmp_path: Path) -> None:
     events: list[dict[str, Any]] = []
-    desks = Desks(desk("a", files["a"], tmp_path))
-    desks.changes["a"] = lambda letter: replace(letter, head={**letter.head, "torch": "\x1b]0;title\x07 2.0"})
-    Roster(desks, settings_for_sites(tables()), events.append).look()
+    sites = InProcessSites(site_server("a", files["a"], tmp_path))
+    sites.changes["a"] = lambda envelope: replace(envelope, head={**envelope.head, "torch": "\x1b]0;title\x07 2.0"})
+    Roster(sites, settings_for_sites(tables()), events.append).refresh()
     assert [event["torch"] for event in events if event["event"] == "site"] == ["... 2.0"]
-    told = said({"kind": "answer", "error": "\x1b[2Jgone", "notes": ["\x1b[31m red"]})
-    assert not any("\x1b" in text for text in (told["error"], *told["notes"]))
+    head = checked_head({"kind": "answer", "error": "\x1b[2Jgone", "notes": ["\x1b[31m red"]})
+    assert not any("\x1b" in text for text in (head["error"], *head["notes"]))

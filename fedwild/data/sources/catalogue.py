@@ -1,4 +1,4 @@
-"""The data sets fedwild knows by name, and where their official files are."""
+"""The data sets that fedwild knows by name, and the addresses of their official files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DIGITS = tuple(str(digit) for digit in range(10))
 
 @dataclass(frozen=True)
 class Download:
-    """One official file; md5 is '' where no checksum is published."""
+    """One official file with its published checksum."""
 
     url: str
     file: str
@@ -18,7 +18,7 @@ class Download:
 
 @dataclass(frozen=True)
 class DataEntry:
-    """One data set. shape: of a sample as loaded; classes: names, or () if only the file knows them."""
+    """One data set. shape: of a loaded sample; classes: names, or () if only the file has them."""
 
     name: str
     summary: str
@@ -29,11 +29,6 @@ class DataEntry:
     test: int
     licence: str
     downloads: tuple[Download, ...] = ()
-
-    @property
-    def has_checksum(self) -> bool:
-        """Whether every official file is checked after download."""
-        return bool(self.downloads) and all(download.md5 for download in self.downloads)
 
 
 def _idx(base: str, *md5: str) -> tuple[Download, ...]:
@@ -50,7 +45,16 @@ def _zenodo(file: str, md5: str) -> tuple[Download, ...]:
 
 
 _ENTRIES = (
-    DataEntry("digits", "8x8 handwritten digits, embedded", (1, 8, 8), DIGITS, 10, 1346, 451, "CC BY 4.0 (UCI)"),
+    DataEntry(
+        "digits",
+        "8x8 handwritten digits, included in scikit-learn",
+        (1, 8, 8),
+        DIGITS,
+        10,
+        1346,
+        451,
+        "CC BY 4.0 (UCI)",
+    ),
     DataEntry(
         "mnist",
         "handwritten digits",
@@ -154,7 +158,7 @@ _ENTRIES = (
     ),
     DataEntry(
         "usps",
-        "digits from envelopes",
+        "handwritten digits from envelopes",
         (1, 16, 16),
         DIGITS,
         10,
@@ -230,7 +234,7 @@ _ENTRIES = (
     ),
     DataEntry(
         "tiny-imagenet",
-        "200 ImageNet classes in small",
+        "small images of 200 ImageNet classes",
         (3, 64, 64),
         (),
         200,
@@ -252,8 +256,3 @@ _ENTRIES = (
 )
 
 DATASETS: dict[str, DataEntry] = {entry.name: entry for entry in _ENTRIES}
-
-
-def data_names() -> list[str]:
-    """The names `data.name` knows."""
-    return list(DATASETS)

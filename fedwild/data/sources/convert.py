@@ -1,4 +1,4 @@
-"""Official file formats to the arrays of a prepared .npz. Nothing here unpickles."""
+"""Conversion of official files to the arrays of a prepared .npz file, without pickle."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedwild.data.npz import read_npz
 from fedwild.core.errors import UserError
+from fedwild.data.npz import read_npz
 
 Arrays = dict[str, np.ndarray]
 
 
 def from_idx(files: Sequence[Path]) -> Arrays:
-    """MNIST's idx.gz: training images and labels, test images and labels."""
+    """Read MNIST's idx.gz files: training images and labels, test images and labels."""
     keys = ("x_train", "y_train", "x_test", "y_test")
     return {key: _read_idx(file) for key, file in zip(keys, files, strict=True)}
 
 
 def _read_idx(file: Path) -> np.ndarray:
-    """One gzipped idx file of bytes: magic 0, 0, 8, number of axes; sizes big-endian; then the values."""
+    """Read a gzipped idx file of bytes: magic 0, 0, 8, number of axes; big-endian sizes; then the values."""
     try:
         content = gzip.decompress(file.read_bytes())
         zero, kind, axes = struct.unpack(">HBB", content[:4])
@@ -37,11 +37,11 @@ def _read_idx(file: Path) -> np.ndarray:
         shape = struct.unpack(f">{axes}I", content[4 : 4 + 4 * axes])
         return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
     except (OSError, EOFError, ValueError, struct.error, zlib.error) as problem:
-        raise _broken(file, problem) from None
+        raise _invalid(file, problem) from None
 
 
 def from_cifar10(files: Sequence[Path]) -> Arrays:
-    """CIFAR-10's binary tar: records of one label byte and 3,072 pixel bytes."""
+    """Read CIFAR-10's binary tar file: records of one label byte and 3,072 pixel bytes."""
     train = [f"data_batch_{number}.bin" for number in range(1, 6)]
     members = _tar_members(files[0], [*train, "test_batch.bin"])
     x_train, y_train = _cifar_records(files[0], b"".join(members[name] for name in train), 1)
@@ -50,7 +50,7 @@ def from_cifar10(files: Sequence[Path]) -> Arrays:
 
 
 def from_cifar100(files: Sequence[Path]) -> Arrays:
-    """CIFAR-100's binary tar: records of a coarse and a fine label byte and 3,072 pixel bytes."""
+    """Read CIFAR-100's binary tar file: records of a coarse and a fine label byte and 3,072 pixel bytes."""
     members = _tar_members(files[0], ["train.bin", "test.bin", "fine_label_names.txt"])
     x_train, y_train = _cifar_records(files[0], members["train.bin"], 2)
     x_test, y_test = _cifar_records(files[0], members["test.bin"], 2)
@@ -59,7 +59,7 @@ def from_cifar100(files: Sequence[Path]) -> Arrays:
 
 
 def _tar_members(file: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """The contents of these members, wherever they lie in the archive; nothing is written to disk."""
+    """Return the contents of these files, in any folder of the archive, without writing them to disk."""
     found: dict[str, bytes] = {}
     try:
         with tarfile.open(file) as archive:
@@ -69,24 +69,24 @@ def _tar_members(file: Path, names: Sequence[str]) -> dict[str, bytes]:
                 if content is not None:
                     found[name] = content.read()
     except (tarfile.TarError, OSError, EOFError, zlib.error) as problem:
-        raise _broken(file, problem) from None
+        raise _invalid(file, problem) from None
     missing = [name for name in names if name not in found]
     if missing:
-        raise _broken(file, ValueError(f"without {', '.join(missing)}"))
+        raise _invalid(file, ValueError(f"{', '.join(missing)} missing"))
     return found
 
 
 def _cifar_records(file: Path, content: bytes, labels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images (n, 32, 32, 3) and the last label byte of each record."""
+    """Return images (n, 32, 32, 3) and the last label byte of each record."""
     if len(content) % (labels + 3072):
-        raise _broken(file, ValueError("records of a wrong length"))
+        raise _invalid(file, ValueError("records of wrong length"))
     records = np.frombuffer(content, np.uint8).reshape(-1, labels + 3072)
     images = records[:, labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(images), records[:, labels - 1].copy()
 
 
 def from_svhn(files: Sequence[Path]) -> Arrays:
-    """SVHN's cropped .mat files: X (32, 32, 3, n), y in 1..10 where 10 is the digit 0."""
+    """Read SVHN's cropped .mat files: X (32, 32, 3, n), y in 1..10, where 10 is the digit 0."""
     from scipy.io import loadmat
 
     arrays: Arrays = {}
@@ -96,12 +96,12 @@ def from_svhn(files: Sequence[Path]) -> Arrays:
             arrays[f"x_{part}"] = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2))
             arrays[f"y_{part}"] = (content["y"].reshape(-1) % 10).astype(np.uint8)
         except (OSError, ValueError, LookupError, TypeError, NotImplementedError, zlib.error) as problem:
-            raise _broken(file, problem) from None
+            raise _invalid(file, problem) from None
     return arrays
 
 
 def from_libsvm(files: Sequence[Path]) -> Arrays:
-    """USPS as libsvm text in bz2: label 1..10 for digits 0..9, 256 values in [-1, 1]."""
+    """Read USPS as libsvm text in bz2: labels 1..10 for digits 0..9, 256 values in [-1, 1]."""
     arrays: Arrays = {}
     for part, file in zip(("train", "test"), files, strict=True):
         try:
@@ -115,14 +115,14 @@ def from_libsvm(files: Sequence[Path]) -> Arrays:
                     place, _, value = pair.partition(":")
                     x[row, int(place) - 1] = float(value)
         except (OSError, ValueError, IndexError, EOFError) as problem:
-            raise _broken(file, problem) from None
+            raise _invalid(file, problem) from None
         arrays[f"x_{part}"] = np.round((x + 1) * 127.5).astype(np.uint8).reshape(-1, 16, 16)
         arrays[f"y_{part}"] = y
     return arrays
 
 
 def from_medmnist(files: Sequence[Path]) -> Arrays:
-    """MedMNIST's .npz; its validation part joins the training part (clients set their own apart)."""
+    """Read MedMNIST's .npz; its validation part joins the training part, since clients have their own."""
     content = read_npz(files[0])
     try:
         return {
@@ -132,11 +132,11 @@ def from_medmnist(files: Sequence[Path]) -> Arrays:
             "y_test": content["test_labels"].reshape(-1),
         }
     except (KeyError, ValueError) as problem:
-        raise _broken(files[0], problem) from None
+        raise _invalid(files[0], problem) from None
 
 
 def from_tiny_imagenet(files: Sequence[Path]) -> Arrays:
-    """The zip's train folders and its labelled validation images, which serve as test data."""
+    """Read the training folders of the zip file and its labelled validation images, which become test data."""
     try:
         with zipfile.ZipFile(files[0]) as archive:
             root = "tiny-imagenet-200/"
@@ -152,7 +152,7 @@ def from_tiny_imagenet(files: Sequence[Path]) -> Arrays:
                 "classes": np.array(_word_names(ids, archive.read(root + "words.txt").decode())),
             }
     except (zipfile.BadZipFile, KeyError, OSError, ValueError, IndexError, zlib.error) as problem:
-        raise _broken(files[0], problem) from None
+        raise _invalid(files[0], problem) from None
 
 
 def _is_jpeg(name: str) -> bool:
@@ -160,7 +160,7 @@ def _is_jpeg(name: str) -> bool:
 
 
 def _jpegs(archive: zipfile.ZipFile, names: list[str]) -> np.ndarray:
-    """Images (n, 64, 64, 3)."""
+    """Return images (n, 64, 64, 3)."""
     out = np.empty((len(names), 64, 64, 3), dtype=np.uint8)
     for number, name in enumerate(names):
         with Image.open(io.BytesIO(archive.read(name))) as image:
@@ -169,7 +169,7 @@ def _jpegs(archive: zipfile.ZipFile, names: list[str]) -> np.ndarray:
 
 
 def _word_names(ids: list[str], words: str) -> list[str]:
-    """The first English word of each WordNet id; the id itself where that word is not unique."""
+    """Return the first English word of each WordNet id, with the id if that word is not unique."""
     first = {
         wnid: names.split(",")[0].strip() for wnid, _, names in (line.partition("\t") for line in words.splitlines())
     }
@@ -177,8 +177,8 @@ def _word_names(ids: list[str], words: str) -> list[str]:
     return [name if names.count(name) == 1 else f"{name} ({wnid})" for name, wnid in zip(names, ids, strict=True)]
 
 
-def _broken(file: Path, problem: Exception) -> UserError:
-    return UserError(f"{file} is not the official file it should be ({problem}): remove it to fetch it again.")
+def _invalid(file: Path, problem: Exception) -> UserError:
+    return UserError(f"{file} is not a valid official file ({problem}): delete it to download it again.")
 
 
 CONVERTERS: dict[str, Callable[[Sequence[Path]], Arrays]] = {

@@ -1,17 +1,17 @@
-"""The user's CSV: columns path (relative to the CSV), label, optionally client and split (train or test)."""
+"""The user's CSV: columns path (relative to the CSV) and label, optionally client and split (train or test)."""
 
 from __future__ import annotations
 
 import csv
 from pathlib import Path
 
+from fedwild.core.errors import UserError
 from fedwild.data.sources.listing import Item, load_items
 from fedwild.data.sources.raw import Raw
-from fedwild.core.errors import UserError
 
 
 def load_csv(path: Path, size: int | None, channels: int | None) -> Raw:
-    """Read the list and every image in it."""
+    """Return the images that the CSV lists."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
@@ -19,7 +19,9 @@ def load_csv(path: Path, size: int | None, channels: int | None) -> Raw:
             reader.fieldnames = columns
             missing = [name for name in ("path", "label") if name not in columns]
             if missing:
-                raise UserError(f"{path} has no column {' and '.join(missing)}; it has {', '.join(columns) or 'none'}.")
+                raise UserError(
+                    f"{path} has no column {' and '.join(missing)}: its columns are {', '.join(columns) or 'none'}."
+                )
             items = [_item(path, number, row) for number, row in enumerate(reader, start=2)]
     except (UnicodeDecodeError, csv.Error) as problem:
         raise UserError(f"{path} cannot be read as CSV: {problem}.") from None
@@ -34,8 +36,8 @@ def _item(path: Path, number: int, row: dict[str, str | None]) -> Item:
         if not cells[key]:
             raise UserError(f"{path}, line {number}: {key} is empty.")
     if cells["split"] not in ("", "train", "test"):
-        raise UserError(f"{path}, line {number}: split is {cells['split']!r}; it must be train or test.")
+        raise UserError(f"{path}, line {number}: split = {cells['split']!r} is not allowed: it must be train or test.")
     file = path.parent / cells["path"]
     if not file.is_file():
-        raise UserError(f"{path}, line {number}: there is no file {file}.")
+        raise UserError(f"{path}, line {number}: {file} does not exist.")
     return Item(file, cells["label"], cells["client"], cells["split"])

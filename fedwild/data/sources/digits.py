@@ -1,4 +1,4 @@
-"""scikit-learn's 8x8 digits: embedded in that library, no download."""
+"""The 8x8 digits that are included in scikit-learn; no download is needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedwild.data.sources.raw import Part, Raw, stratified_test
 
 
 def load_digits() -> Raw:
-    """1,797 grey images (1, 8, 8), 75 % training and 25 % test, the same split always."""
+    """Return 1,797 grey images (1, 8, 8), with a fixed split into 75 % training and 25 % test samples."""
     rows = np.loadtxt(digits_file(), delimiter=",")
     pixels = np.round(rows[:, :64].reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
     labels = rows[:, 64].astype(np.int64)
@@ -23,7 +23,7 @@ def load_digits() -> Raw:
 
 
 def digits_file() -> Path:
-    """Where scikit-learn keeps them: found without importing it, which takes a second."""
+    """Return the file in scikit-learn, found without importing the package, which would take a second."""
     package = find_spec("sklearn")
     assert package is not None and package.submodule_search_locations
     return Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"

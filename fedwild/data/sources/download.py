@@ -1,4 +1,4 @@
-"""Fetching one file over HTTP: resumable, checked, never half a file under its final name."""
+"""Download of one file over HTTP: resumable, verified, and atomic."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 from fedwild.core.errors import UserError
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with (file name, bytes so far, bytes in total if known)."""
+"""Called with the file name, the bytes so far and, if known, the total bytes."""
 
 _BLOCK = 1 << 18
-ATTEMPTS = 4
+MAX_ATTEMPTS = 4
 
 
 def download(
@@ -29,31 +29,31 @@ def download(
     timeout: float = 30.0,
     pause: float = 1.0,
 ) -> Path:
-    """Fetch `url` to `target` through `target.part`; a cut connection or an earlier .part is continued."""
+    """Download `url` to `target` through `target.part`; continue after a lost connection or from an earlier .part."""
     part = target.with_name(target.name + ".part")
-    for attempt in range(ATTEMPTS):
+    for attempt in range(MAX_ATTEMPTS):
         try:
             _fetch(url, part, target.name, progress, timeout)
             break
         except urllib.error.HTTPError as problem:
             if problem.code < 500 and problem.code != 429:
-                raise UserError(f"{url} answers {problem.code} {problem.reason}.") from None
+                raise UserError(f"{url} cannot be downloaded: HTTP {problem.code} {problem.reason}.") from None
             last: Exception = problem
         except (OSError, http.client.HTTPException) as problem:
             last = problem
-        if attempt == ATTEMPTS - 1 or isinstance(getattr(last, "reason", None), socket.gaierror):
-            kept = f"; what came is kept in {part} to go on from" if part.exists() else ""
-            raise UserError(f"{url} cannot be fetched ({_reason(last)}){kept}.")
+        if attempt == MAX_ATTEMPTS - 1 or isinstance(getattr(last, "reason", None), socket.gaierror):
+            kept = f"; the next attempt continues from {part}" if part.exists() else ""
+            raise UserError(f"{url} cannot be downloaded: {_reason(last)}{kept}.")
         time.sleep(pause * 2**attempt)
     if md5 and _md5(part) != md5:
         part.unlink()
-        raise UserError(f"{url} came with another checksum than the published one (md5 {md5}); it was thrown away.")
+        raise UserError(f"{url} does not match its published checksum (md5 {md5}); the download was deleted.")
     os.replace(part, target)
     return target
 
 
 def _fetch(url: str, part: Path, name: str, progress: Progress | None, timeout: float) -> None:
-    """Append what is missing of `url` to `part`; raises OSError if the connection ends early."""
+    """Append the missing bytes of `url` to `part`; raise OSError if the connection ends early."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "fedwild"})
     if have:
@@ -63,10 +63,10 @@ def _fetch(url: str, part: Path, name: str, progress: Progress | None, timeout: 
     except urllib.error.HTTPError as problem:
         if problem.code != 416:
             raise
-        if _size_told(problem.headers.get("Content-Range", "")) == have:  # the part is already whole
+        if _total_size(problem.headers.get("Content-Range", "")) == have:  # the part is complete
             return
         part.unlink()
-        raise ConnectionError("the part on disk does not fit the file on the server") from None
+        raise ConnectionError("the partial file does not match the file on the server") from None
     with answer:
         resumed = answer.status == 206
         have = have if resumed else 0
@@ -83,8 +83,8 @@ def _fetch(url: str, part: Path, name: str, progress: Progress | None, timeout: 
         raise ConnectionError(f"the connection ended after {have} of {total} bytes")
 
 
-def _size_told(content_range: str) -> int | None:
-    """The size in 'bytes */123'."""
+def _total_size(content_range: str) -> int | None:
+    """Return the size in 'bytes */123'."""
     size = content_range.rpartition("/")[2]
     return int(size) if size.isdigit() else None
 

@@ -17,7 +17,7 @@ _GREY_MODES = frozenset({"1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"})
 
 
 def read_images(files: Sequence[Path], size: int | None, channels: int | None) -> Tensor:
-    """All files as uint8 (n, C, H, W), resized to `size` if given; colour if any of them is, unless told."""
+    """Return all files as uint8 (n, C, H, W), resized to `size` if given; in colour if any has colour, by default."""
     shapes = [_header(file) for file in files]
     if channels is None:
         channels = 3 if any(colour for _, colour in shapes) else 1
@@ -25,8 +25,8 @@ def read_images(files: Sequence[Path], size: int | None, channels: int | None) -
     for file, (found, _) in zip(files, shapes, strict=True):
         if size is None and found != (width, height):
             raise UserError(
-                f"{file} is {found[0]}x{found[1]} pixels but {files[0]} is {width}x{height}: "
-                "set data.size to bring all images to one size."
+                f"{file} has {found[0]}x{found[1]} pixels but {files[0]} has {width}x{height}: set data.size to "
+                "resize all images."
             )
     out = np.empty((len(files), channels, height, width), dtype=np.uint8)
     for number, file in enumerate(files):
@@ -35,7 +35,7 @@ def read_images(files: Sequence[Path], size: int | None, channels: int | None) -
 
 
 def _header(file: Path) -> tuple[tuple[int, int], bool]:
-    """(width, height) and whether the image has colour, without decoding it."""
+    """Return (width, height) and whether the image has colour, without decoding it."""
     try:
         with Image.open(file) as image:
             return image.size, image.mode not in _GREY_MODES
@@ -44,7 +44,7 @@ def _header(file: Path) -> tuple[tuple[int, int], bool]:
 
 
 def _pixels(file: Path, size: tuple[int, int], channels: int) -> np.ndarray:
-    """One image as uint8 (C, H, W)."""
+    """Return one image as uint8 (C, H, W)."""
     try:
         with Image.open(file) as opened:
             image = _eight_bit(opened).convert("L" if channels == 1 else "RGB")
@@ -57,11 +57,11 @@ def _pixels(file: Path, size: tuple[int, int], channels: int) -> np.ndarray:
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
-    """16-bit grey loses its low byte; Pillow's own conversion would clip it to white."""
+    """Return a 16-bit grey image without its low byte; Pillow's conversion would clip it to white."""
     if not image.mode.startswith("I"):
         return image
     return Image.fromarray((np.asarray(image).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8))
 
 
 def _unreadable(file: Path) -> UserError:
-    return UserError(f"{file} cannot be read as an image: repair or remove it.")
+    return UserError(f"{file} cannot be read as an image: repair or delete it.")

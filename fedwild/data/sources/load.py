@@ -1,4 +1,4 @@
-"""`load`: from settings to a data set in memory."""
+"""Loading the data that the settings name into memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedwild.core.errors import UserError, unknown_name
 from fedwild.data.dataset import Dataset
 from fedwild.data.images import convert
 from fedwild.data.settings import SITES, DataSettings
@@ -22,28 +23,28 @@ from fedwild.data.sources.npz_file import load_npz
 from fedwild.data.sources.prepare import find_prepared, prepare
 from fedwild.data.sources.raw import Part, Raw, with_test
 from fedwild.data.sources.synthetic import is_synthetic, load_synthetic
-from fedwild.core.errors import UserError, unknown_name
 
-COMMON_SIZE = 32  # what images of different sizes are brought to when several data sets meet
+COMMON_SIZE = 32
+"""Pixels per side to which images of different data sets are resized."""
 
 
 def load(settings: DataSettings, seed: int = 0, progress: Progress | None = None) -> Dataset:
-    """Load the data of `settings`; `seed` only chooses the subsample of train_samples and test_samples."""
+    """Return the data that `settings` name; `seed` only chooses the train_samples and test_samples."""
     names = settings.names
     raws = []
     for number, name in enumerate(names):
         raw = with_test(load_one(name, settings, progress), settings.test_fraction, name)
         rng = np.random.default_rng([seed, 11, number])
         raws.append(subsample(raw, settings, rng))
-    raws = _only_wanted_domains(raws, settings.domains)
-    label = names[0] if len(names) == 1 else "+".join(_short(name) for name in names)
-    return _merge(label, _converted(raws, names, settings))
+    raws = _select_domains(raws, settings.domains)
+    label = names[0] if len(names) == 1 else "+".join(_stem(name) for name in names)
+    return _merge(label, _convert(raws, names, settings))
 
 
 def load_one(name: str, settings: DataSettings, progress: Progress | None) -> Raw:
-    """One named data set, or the user's own files."""
+    """Return one named data set or the user's own files."""
     if name == SITES:
-        raise UserError(f"data.name={name!r}: the data is at real sites, which `fedwild coordinate` brings together.")
+        raise UserError(f"data.name = {name!r} is not allowed here: use `fedwild coordinate` for data at real sites.")
     if is_synthetic(name):
         return load_synthetic(name)
     if name == "digits":
@@ -55,7 +56,7 @@ def load_one(name: str, settings: DataSettings, progress: Progress | None) -> Ra
 
 
 def _load_path(name: str, settings: DataSettings) -> Raw:
-    """The user's own files, by what the path is."""
+    """Return the user's own files: a folder, a .npz or a .csv file."""
     path = Path(name).expanduser()
     if path.is_dir():
         return load_folder(path, settings.size, settings.channels)
@@ -67,14 +68,14 @@ def _load_path(name: str, settings: DataSettings) -> Raw:
     if path.is_file() and reader:
         return reader()
     if path.is_file():
-        raise UserError(f"data.name={name!r}: cannot read this kind of file; give an image folder, a .npz or a .csv.")
+        raise UserError(f"data.name = {name!r} cannot be read: use an image folder, a .npz or a .csv file.")
     if reader or "/" in name or "\\" in name or name.startswith((".", "~")):
-        raise UserError(f"data.name={name!r}: there is no such file or folder.")
-    raise unknown_name("data.name: data set or path", name, DATASETS)
+        raise UserError(f"data.name = {name!r} does not exist.")
+    raise unknown_name("data.name =", name, DATASETS)
 
 
 def only_domains(raw: Raw, names: list[str] | None, where: str) -> Raw:
-    """The samples of these domains, or all."""
+    """Return the samples of these domains, or all of them."""
     if names is None:
         return raw
     for name in names:
@@ -92,8 +93,8 @@ def only_domains(raw: Raw, names: list[str] | None, where: str) -> Raw:
     return replace(raw, train=part_of(raw.train), test=test, domains=tuple(raw.domains[i] for i in kept))
 
 
-def _only_wanted_domains(raws: list[Raw], names: list[str] | None) -> list[Raw]:
-    """The sources that have domains of these names, reduced to them."""
+def _select_domains(raws: list[Raw], names: list[str] | None) -> list[Raw]:
+    """Return the sources that have some of these domains, reduced to these domains."""
     if names is None:
         return raws
     there = [domain for raw in raws for domain in raw.domains]
@@ -105,14 +106,14 @@ def _only_wanted_domains(raws: list[Raw], names: list[str] | None) -> list[Raw]:
 
 
 def subsample(raw: Raw, settings: DataSettings, rng: np.random.Generator) -> Raw:
-    """At most train_samples and test_samples of each domain."""
+    """Return at most train_samples and test_samples of each domain."""
     train = _at_most(raw.train, settings.train_samples, rng)
     test = None if raw.test is None else _at_most(raw.test, settings.test_samples, rng)
     return replace(raw, train=train, test=test)
 
 
 def _at_most(part: Part, limit: int | None, rng: np.random.Generator) -> Part:
-    """At most `limit` random samples of each domain, in their order."""
+    """Return at most `limit` random samples of each domain, in their order."""
     if limit is None:
         return part
     groups = [np.nonzero(part.domain == number)[0] for number in np.unique(part.domain)]
@@ -121,13 +122,13 @@ def _at_most(part: Part, limit: int | None, rng: np.random.Generator) -> Part:
     return part.rows(np.sort(np.concatenate([rng.permutation(rows)[:limit] for rows in groups])))
 
 
-def _converted(raws: list[Raw], names: list[str], settings: DataSettings) -> list[Raw]:
-    """All sources with one shape and one dtype."""
+def _convert(raws: list[Raw], names: list[str], settings: DataSettings) -> list[Raw]:
+    """Return all sources with one shape and one dtype."""
     shapes = [tuple(raw.train.x.shape[1:]) for raw in raws]
     size, channels = settings.size, settings.channels
     if len({len(shape) for shape in shapes}) > 1 or (len(shapes[0]) == 1 and len(set(shapes)) > 1):
-        told = ", ".join(f"{name} {shape}" for name, shape in zip(names, shapes, strict=True))
-        raise UserError(f"data.name: these data sets cannot be used together, their samples differ: {told}.")
+        listed = ", ".join(f"{name} {shape}" for name, shape in zip(names, shapes, strict=True))
+        raise UserError(f"data.name = {names} is not allowed: the samples have different shapes ({listed}).")
     if len(raws) > 1 and len(shapes[0]) > 1:
         if size is None and len({shape[1:] for shape in shapes}) > 1:
             size = COMMON_SIZE
@@ -152,9 +153,9 @@ def _convert_part(part: Part, size: int | None, channels: int | None, floats: bo
 
 
 def _merge(label: str, raws: list[Raw]) -> Dataset:
-    """One data set: classes joined by name, domains and owners end to end."""
+    """Return one data set, with classes merged by name and all domains and owners."""
     classes = tuple(dict.fromkeys(name for raw in raws for name in raw.classes))
-    domains, owners = _joined([raw.domains for raw in raws]), _joined([raw.owners for raw in raws])
+    domains, owners = _unique_names([raw.domains for raw in raws]), _unique_names([raw.owners for raw in raws])
     columns: dict[str, list[Tensor]] = {key: [] for key in _COLUMNS}
     first_domain = first_owner = 0
     for raw in raws:
@@ -169,10 +170,8 @@ def _merge(label: str, raws: list[Raw]) -> Dataset:
                 columns[f"owner_{part}"].append(torch.from_numpy(samples.owner + first_owner))
         first_domain, first_owner = first_domain + len(raw.domains), first_owner + len(raw.owners)
     if owners and len(columns["owner_train"]) < len(raws):
-        raise UserError(
-            "data.name: some of these data sets say who owns a sample and some do not; they cannot be joined."
-        )
-    whole = {key: _end_to_end(pieces) for key, pieces in columns.items()}
+        raise UserError(f"data.name = {label} is not allowed: only some of these data sets name the owners of samples.")
+    whole = {key: _concatenate(pieces) for key, pieces in columns.items()}
     if len(columns["owner_test"]) < len(raws):
         whole["owner_test"] = None
     return Dataset(name=label, classes=classes, domains=domains, owners=owners, **whole)  # type: ignore[arg-type]
@@ -190,19 +189,19 @@ _COLUMNS = (
 )
 
 
-def _end_to_end(pieces: list[Tensor]) -> Tensor | None:
+def _concatenate(pieces: list[Tensor]) -> Tensor | None:
     if not pieces:
         return None
     return pieces[0].contiguous() if len(pieces) == 1 else torch.cat(pieces)
 
 
-def _joined(groups: list[tuple[str, ...]]) -> tuple[str, ...]:
-    """All names; a name that occurs in several groups gets its group's number."""
+def _unique_names(groups: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return all names; if some occur in several groups, all get the number of their group."""
     names = [name for group in groups for name in group]
     if len(set(names)) == len(names):
         return tuple(names)
     return tuple(f"{name}@{number}" for number, group in enumerate(groups) for name in group)
 
 
-def _short(name: str) -> str:
+def _stem(name: str) -> str:
     return name if name in DATASETS or is_synthetic(name) else Path(name).stem

@@ -1,7 +1,7 @@
-"""A prepared data set or the user's own arrays in one .npz.
+"""A prepared data set or the user's own arrays in one .npz file.
 
-Keys: x_train, y_train and optionally x_test, y_test (or x, y alone); classes; domains, domain_train,
-domain_test; client_train, client_test.
+Keys: x_train, y_train and optionally x_test, y_test (or x, y alone); classes; domains, domain_train, domain_test;
+client_train, client_test.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
+from fedwild.core.errors import UserError
 from fedwild.data.images import to_stored
 from fedwild.data.npz import read_npz
 from fedwild.data.sources.raw import Part, Raw
-from fedwild.core.errors import UserError
 
 
 def load_npz(path: Path, domain: str, classes: tuple[str, ...] = ()) -> Raw:
-    """Read the file; `domain` names its only domain, `classes` what its labels mean if it does not say."""
+    """Return the data of the file; `domain` and `classes` are the names that it does not give itself."""
     arrays = read_npz(path)
     keys = {part: ("x_" + part, "y_" + part) for part in ("train", "test")}
     if "x" in arrays and "x_train" not in arrays:
@@ -25,7 +25,7 @@ def load_npz(path: Path, domain: str, classes: tuple[str, ...] = ()) -> Raw:
     for key in keys["train"]:
         if key not in arrays:
             raise UserError(
-                f"{path} has no {key!r}; it needs x_train and y_train (or x and y), it has {sorted(arrays)}."
+                f"{path} has no {key!r}: it must have x_train and y_train (or x and y); it has {sorted(arrays)}."
             )
     parts = [part for part, (x, _) in keys.items() if x in arrays]
     for part in parts:
@@ -39,30 +39,32 @@ def load_npz(path: Path, domain: str, classes: tuple[str, ...] = ()) -> Raw:
         made[part] = Part(x, y, domain_of.get(part, np.zeros(len(y), dtype=np.int64)), owner_of.get(part))
     if "test" in made and made["test"].x.shape[1:] != made["train"].x.shape[1:]:
         shapes = [tuple(made[part].x.shape[1:]) for part in ("train", "test")]
-        raise UserError(f"{path}: training samples have shape {shapes[0]}, test samples {shapes[1]}; make them equal.")
+        raise UserError(
+            f"{path}: training samples have shape {shapes[0]} but test samples {shapes[1]}: they must be equal."
+        )
     return Raw(made["train"], made.get("test"), names, domains or (domain,), owners)
 
 
 def _check_rows(path: Path, arrays: dict[str, np.ndarray], x: str, y: str) -> None:
     if y not in arrays:
-        raise UserError(f"{path} has {x!r} but no {y!r}.")
+        raise UserError(f"{path} has {x!r} but no {y!r}: both are required.")
     if arrays[y].ndim == 2 and arrays[y].shape[1] == 1:
         arrays[y] = arrays[y][:, 0]
     if arrays[y].ndim != 1 or arrays[x].ndim < 1 or len(arrays[x]) != len(arrays[y]):
         raise UserError(
-            f"{path}: {x} has shape {arrays[x].shape} and {y} {arrays[y].shape}; they need equally many rows."
+            f"{path}: {x} has shape {arrays[x].shape} and {y} {arrays[y].shape}: their numbers of rows must be equal."
         )
     if not len(arrays[y]):
-        raise UserError(f"{path}: {x} holds no samples.")
+        raise UserError(f"{path}: {x} has no samples.")
 
 
 def _labels(
     path: Path, arrays: dict[str, np.ndarray], keys: list[str], given: tuple[str, ...]
 ) -> tuple[tuple[str, ...], list[np.ndarray]]:
-    """Class names and int64 labels. Text is a name; a number indexes `classes`, or is a name without them."""
+    """Return class names and int64 labels; numbers are positions in `classes` or, without them, names."""
     if "classes" in arrays:
         if arrays["classes"].ndim != 1:
-            raise UserError(f"{path}: classes has shape {arrays['classes'].shape}; give a list of names.")
+            raise UserError(f"{path}: classes has shape {arrays['classes'].shape}: it must be a list of names.")
         given = tuple(str(name) for name in arrays["classes"].tolist())
     values = [arrays[key] for key in keys]
     if len(set(given)) < len(given):
@@ -71,11 +73,11 @@ def _labels(
         return _index_names(path, values, given or _sorted_names(values))
     for key, y in zip(keys, values, strict=True):
         if y.dtype.kind not in "ui" and not (y.dtype.kind == "f" and np.array_equal(y, np.round(y))):
-            raise UserError(f"{path}: {key} has dtype {y.dtype}; labels must be whole numbers or text.")
+            raise UserError(f"{path}: {key} has dtype {y.dtype}: labels must be whole numbers or text.")
         if given and (y.min() < 0 or y.max() >= len(given)):
             raise UserError(
-                f"{path}: {key} holds label {int(y.max() if y.min() >= 0 else y.min())}, "
-                f"outside the class list (0 to {len(given) - 1})."
+                f"{path}: {key} has label {int(y.max() if y.min() >= 0 else y.min())}: labels must be 0 to "
+                f"{len(given) - 1}, the positions in classes."
             )
     numbers = [y.astype(np.int64) for y in values]
     if given:
@@ -94,7 +96,7 @@ def _index_names(
     place = {name: number for number, name in enumerate(names)}
     for name in _sorted_names(values):
         if name not in place:
-            raise UserError(f"{path}: label {name!r} is outside the class list ({', '.join(names)}).")
+            raise UserError(f"{path}: label {name!r} is not in classes ({', '.join(names)}).")
     return names, [np.array([place[str(name)] for name in y], dtype=np.int64) for y in values]
 
 
@@ -106,15 +108,15 @@ def _named(
     keys: dict[str, tuple[str, str]],
     listed: np.ndarray | None,
 ) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
-    """Names and per-part numbers of `domain_*` or `client_*` arrays; empty where the file has none."""
+    """Return the names in `domain_*` or `client_*` arrays and the numbers of each part; empty if there are none."""
     columns = {part: arrays[f"{what}_{part}"] for part in parts if f"{what}_{part}" in arrays}
     if "train" not in columns:
         return (), {}
     for part, column in columns.items():
         if column.shape != arrays[keys[part][1]].shape or column.dtype.kind not in "uiU":
-            raise UserError(f"{path}: {what}_{part} must name or number the {what} of each {part} sample.")
+            raise UserError(f"{path}: {what}_{part} must give the name or number of the {what} for each {part} sample.")
     if what == "domain" and "test" in parts and "test" not in columns:
-        raise UserError(f"{path} has domain_train but no domain_test.")
+        raise UserError(f"{path} has 'domain_train' but no 'domain_test': both are required.")
     if listed is not None:
         names = tuple(str(name) for name in listed.tolist())
         if all(c.dtype.kind in "ui" and c.min() >= 0 and c.max() < len(names) for c in columns.values()):

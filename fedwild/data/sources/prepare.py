@@ -1,26 +1,26 @@
-"""Finding a named data set's .npz, or making it from the official files."""
+"""Prepared data sets: finding the .npz file of a named data set, or making it from the official files."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+from fedwild.core.errors import UserError, unknown_name
 from fedwild.data.npz import write_npz
 from fedwild.data.sources.catalogue import DATASETS, DataEntry
 from fedwild.data.sources.convert import CONVERTERS
 from fedwild.data.sources.download import Progress, download
-from fedwild.core.errors import UserError, unknown_name
 
 
 def data_folders() -> list[Path]:
-    """Where `<name>.npz` is looked for: FEDWILD_DATA, then fedwild's cache."""
+    """Return the folders that may have `NAME.npz`: FEDWILD_DATA, then the cache of fedwild."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedwild"
     own = os.environ.get("FEDWILD_DATA")
     return [Path(own).expanduser(), cache] if own else [cache]
 
 
 def find_prepared(name: str) -> Path | None:
-    """The prepared file of this data set, if there is one."""
+    """Return the prepared file of a data set, or None."""
     for folder in data_folders():
         path = folder / f"{name}.npz"
         if path.is_file():
@@ -29,15 +29,15 @@ def find_prepared(name: str) -> Path | None:
 
 
 def prepare(name: str, progress: Progress | None = None, keep_downloads: bool = False) -> Path:
-    """Download the official files of a named data set and write `<name>.npz`; returns its path."""
+    """Download the official files of a data set, write `NAME.npz` and return its path."""
     if name not in DATASETS:
-        raise unknown_name("data.name:", name, DATASETS)
+        raise unknown_name("data set", name, DATASETS)
     if name == "digits":
-        raise UserError("data.name='digits' comes with scikit-learn: there is nothing to prepare.")
+        raise UserError("data set 'digits' is included in scikit-learn: it needs no preparation.")
     entry = DATASETS[name]
     target = data_folders()[0] / f"{name}.npz"
     if not entry.downloads:
-        raise UserError(f"data.name={name!r} has no official file to download: {_put_it_there(entry, target)}")
+        raise UserError(f"data set {name!r} has no official download: {_manual_way(entry, target)}")
     folder = target.parent / f"{name}-download"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -47,9 +47,11 @@ def prepare(name: str, progress: Progress | None = None, keep_downloads: bool = 
         files = [folder / file.file for file in entry.downloads]
         write_npz(target, CONVERTERS[name](files))
     except OSError as problem:
-        raise UserError(f"data.name={name!r}: {target.parent} cannot be written ({problem}).") from None
+        raise UserError(f"data set {name!r} cannot be prepared: {target.parent} is not writable ({problem}).") from None
     except UserError as problem:
-        raise UserError(f"data.name={name!r} is not prepared: {problem} Or {_put_it_there(entry, target)}") from None
+        raise UserError(
+            f"data set {name!r} cannot be prepared: {problem} Try again, or {_manual_way(entry, target)}"
+        ) from None
     if not keep_downloads:
         for path in files:
             path.unlink()
@@ -57,12 +59,12 @@ def prepare(name: str, progress: Progress | None = None, keep_downloads: bool = 
     return target
 
 
-def _put_it_there(entry: DataEntry, target: Path) -> str:
-    """The sentence that says which file would do."""
+def _manual_way(entry: DataEntry, target: Path) -> str:
+    """Return the clause that says which file to provide."""
     keys = "x_train, y_train, x_test, y_test"
     if len(entry.shape) == 1:
         keys += ", classes, domains, domain_train, domain_test"
     elif not entry.classes:
         keys += ", classes"
     sample = "x".join(str(side) for side in (*entry.shape[1:], entry.shape[0]))
-    return f"put {target} there yourself, with arrays {keys} (samples of {sample})."
+    return f"provide {target} with arrays {keys} (samples of {sample})."

@@ -1,4 +1,4 @@
-"""What a source hands over: arrays and names, before test split, conversion and merging of domains."""
+"""The data of one source: arrays and names, before the test split, conversion and merging of domains."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from torch import Tensor
 
 from fedwild.core.errors import UserError
 
-SPLIT_SEED = 20230  # a data set's own test split never depends on a run's seed
+SPLIT_SEED = 20230
+"""The test split of a data set does not depend on the seed of a run."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Samples of one part. x stored (n, ...); y, domain (n,) int64; owner (n,) int64 or None."""
+    """The training or test samples: x (n, ...) as stored; y, domain (n,) int64; owner (n,) int64 or None."""
 
     x: Tensor
     y: np.ndarray
@@ -22,14 +23,14 @@ class Part:
     owner: np.ndarray | None
 
     def rows(self, index: np.ndarray) -> Part:
-        """The part reduced to these rows."""
+        """Return these rows of the part."""
         owner = None if self.owner is None else self.owner[index]
         return Part(self.x[index], self.y[index], self.domain[index], owner)
 
 
 @dataclass(frozen=True)
 class Raw:
-    """One source: its training part, its test part if it has one, and what the numbers in them mean."""
+    """One source: its training part, its test part if it has one, and the names of classes, domains and owners."""
 
     train: Part
     test: Part | None
@@ -39,24 +40,24 @@ class Raw:
 
 
 def with_test(raw: Raw, fraction: float, name: str) -> Raw:
-    """Give a source without test data a fixed test split, stratified by owner (if it can be), domain and class."""
+    """Return a source with test data: its own, or a fixed split, stratified by owner (if possible), domain, class."""
     if raw.test is not None:
         return raw
     owner = np.zeros(len(raw.train.y), dtype=np.int64) if raw.train.owner is None else raw.train.owner
     test_rows = stratified_test(fraction, owner, raw.train.domain, raw.train.y)
-    if len(test_rows) < fraction * len(owner) / 2:  # owners with a few samples per class would have no test data
+    if len(test_rows) < fraction * len(owner) / 2:  # owners with few samples per class have no test data
         test_rows = stratified_test(fraction, raw.train.domain, raw.train.y)
     if not len(test_rows):
         raise UserError(
-            f"{name} has too few samples per class to set test data apart with "
-            f"data.test_fraction={fraction}: raise it or give test data."
+            f"data.test_fraction = {fraction} gives no test data: {name} has too few samples per class; increase it or "
+            "provide test data."
         )
     train_rows = np.setdiff1d(np.arange(len(raw.train.y)), test_rows)
     return replace(raw, train=raw.train.rows(train_rows), test=raw.train.rows(test_rows))
 
 
 def stratified_test(fraction: float, *groups: np.ndarray) -> np.ndarray:
-    """Sorted rows of a random `fraction` of each group (rounded, but at least one row stays for training)."""
+    """Return the sorted rows of a random `fraction` of each group, rounded; at least one row stays for training."""
     rng = np.random.default_rng(SPLIT_SEED)
     _, group = np.unique(np.stack(groups), axis=1, return_inverse=True)
     group = group.reshape(-1)

@@ -1,4 +1,4 @@
-"""Made-up images for tests and benchmarks: `synthetic:28x28x1:10:6000` (HxWxC, classes, training samples)."""
+"""Synthetic images for tests and benchmarks: `synthetic:28x28x1:10:6000` (HxWxC, classes, training samples)."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ import re
 import numpy as np
 import torch
 
-from fedwild.data.sources.raw import Part, Raw
 from fedwild.core.errors import UserError
+from fedwild.data.sources.raw import Part, Raw
 
 _FORM = re.compile(r"synthetic:(\d+)x(\d+)x([13]):(\d+):(\d+)")
 
 
 def is_synthetic(name: str) -> bool:
-    """Whether this name asks for made-up images."""
+    """Return whether a name asks for synthetic images."""
     return name.split(":")[0] == "synthetic"
 
 
 def load_synthetic(name: str, seed: int = 0) -> Raw:
-    """Read the name's sizes and draw the images; a fifth as many test samples on top."""
+    """Return images of the sizes in the name, and a fifth as many test samples."""
     match = _FORM.fullmatch(name)
     if not match:
         raise UserError(
-            f"data.name={name!r}: write synthetic:HxWxC:classes:samples, such as synthetic:28x28x1:10:6000."
+            f"data.name = {name!r} is not allowed: use synthetic:HxWxC:classes:samples (synthetic:28x28x1:10:6000)."
         )
     height, width, channels, classes, samples = (int(text) for text in match.groups())
     if min(height, width, classes, samples) < 1:
-        raise UserError(f"data.name={name!r}: every number must be at least 1.")
+        raise UserError(f"data.name = {name!r} is not allowed: every number must be at least 1.")
     return synthetic((channels, height, width), classes, samples, max(classes, samples // 5), seed)
 
 
 def synthetic(
     shape: tuple[int, int, int], classes: int, train: int, test: int, seed: int = 0, noise: float = 0.15
 ) -> Raw:
-    """Images (C, H, W) of a Gaussian blob whose place, width and colour belong to the class, under noise."""
+    """Return images (C, H, W) of a Gaussian blob with noise; its place, width and colour depend on the class."""
     rng = np.random.default_rng([seed, 77])
     channels, height, width = shape
     centre = rng.uniform(0.2, 0.8, (classes, 2)) * [height, width]

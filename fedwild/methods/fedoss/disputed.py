@@ -54,7 +54,7 @@ def find_disputed(record: Record, params: FedOSSParams, layouts: Layouts) -> Dis
     cut = layouts.of(server.task, classes).cut
     heads, held = [client.state.group("head") for client in owners], [client.train.classes for client in owners]
     rule = kind(params, cut, Bank(make_branch(params.branch, model, cut, classes), heads, held, classes))
-    samples = draw_samples(reduce(Samples.joined, (client.train for client in clients)))
+    samples = draw_samples(reduce(Samples.join, (client.train for client in clients)))
     with torch.no_grad():
         parts = [
             rule.bank.logits(model.upto(x.to(server.task.device), cut)) for x, _ in samples.batches(INFERENCE_BATCH)

@@ -48,4 +48,6 @@ class Calibrate(Phase):
             for reply, statistics in found:
                 server.state.add(f"norms/{reply.client}", statistics)
         else:
-            server.state.add("model", pool_statistics((float(reply.samples), statistics) for reply, statistics in found))
+            server.state.add(
+                "model", pool_statistics((float(reply.samples), statistics) for reply, statistics in found)
+            )

@@ -21,7 +21,7 @@ from fedwild.core.text import percent
 from fedwild.discovery import Clusters, cluster_embeddings
 from fedwild.methods.gal.clusters import check_clusters, read_clusters, to_tensors
 from fedwild.methods.gal.novelty import BINS, cosine_histogram, max_cosine, max_known_share, novelty_threshold
-from fedwild.methods.gal.records import Description, count_labelled
+from fedwild.methods.gal.records import Description, count_labelled, request_info
 from fedwild.models.inference import embeddings
 from fedwild.openset import threshold_at_acceptance
 
@@ -40,7 +40,7 @@ class Describe(Phase):
         return present
 
     def send(self, server: Server, client: str) -> Payload:
-        return Payload.of({"labelled": count_labelled(server)}, model=server.state.group("model"))
+        return Payload.of(request_info(server), model=server.state.group("model"))
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         """Return histograms of cosines, clusters of validation samples, and margins of novel over labelled classes."""

@@ -21,7 +21,7 @@ from fedwild.core.text import count
 from fedwild.discovery import Clusters, Estimate, cluster_embeddings
 from fedwild.methods.gal.clusters import check_clusters, read_clusters, to_tensors
 from fedwild.methods.gal.novelty import max_cosine
-from fedwild.methods.gal.records import Description, Discovery, add_class_count, count_labelled
+from fedwild.methods.gal.records import Description, Discovery, add_class_count, count_labelled, request_info
 from fedwild.models.inference import embeddings
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Discover(Phase):
         return present
 
     def send(self, server: Server, client: str) -> Payload:
-        return Payload.of({"novelty": Description.of(server.state).novelty}, model=server.state.group("model"))
+        return Payload.of(request_info(server), model=server.state.group("model"))
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         """Return clusters of the samples that resemble no known class."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedwild.contract import Server
+from fedwild.core.payload import Payload
 from fedwild.methods.fedavg import AveragingRounds
+from fedwild.methods.gal.records import request_info
 
 if TYPE_CHECKING:
     from fedwild.methods.gal.method import GAL
@@ -15,3 +18,8 @@ class Known(AveragingRounds):
 
     def __init__(self, method: GAL) -> None:
         super().__init__("known", method.params.rounds, method)
+
+    def send(self, server: Server, client: str) -> Payload:
+        payload = super().send(server, client)
+        payload.info = request_info(server)
+        return payload

@@ -16,7 +16,7 @@ from fedwild.data.samples import Samples
 from fedwild.methods.fedavg import AveragingRounds
 from fedwild.methods.gal.novelty import max_cosine, nearest_prototype
 from fedwild.methods.gal.objective import NovelObjective
-from fedwild.methods.gal.records import Description, Discovery, class_counts
+from fedwild.methods.gal.records import Discovery, class_counts, request_info
 from fedwild.models import Network
 from fedwild.models.inference import embeddings
 from fedwild.training.corrections import ClientCorrection
@@ -40,7 +40,7 @@ class Novel(AveragingRounds):
 
     def send(self, server: Server, client: str) -> Payload:
         payload = super().send(server, client)
-        payload.info = {"novelty": Description.of(server.state).novelty}
+        payload.info = request_info(server)
         Discovery.of(server.state).put(payload)
         return payload
 
@@ -71,10 +71,10 @@ class Novel(AveragingRounds):
         if self.params.loss == "labels":
             labels = discovery.known + nearest_prototype(z, discovery.prototypes)
         labels = torch.where(novel, labels, (z @ rows.T).argmax(1))
-        samples = pool.labelled(labels)
+        samples = pool.with_labels(labels)
         if not self.params.pseudo_labels:
             samples = samples.take(torch.nonzero(novel).flatten())
-        return client.train.joined(samples) if self.params.rehearse else samples
+        return client.train.join(samples) if self.params.rehearse else samples
 
     def client_correction(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:
         correction = super().client_correction(client, model, payload)

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from fedwild.contract import Prediction
 from fedwild.models import Network
-from fedwild.openset import Score
 from fedwild.openset.predictors import ScoredModel
+from fedwild.openset.scores import Score, signals_of
 
 
 class NovelModel(ScoredModel):
@@ -23,7 +23,7 @@ class NovelModel(ScoredModel):
 
     @torch.inference_mode()
     def predict(self, x: Tensor) -> Prediction:
-        outputs = self.model(x)
-        outputs[:, self.labelled :] -= self.bias
+        signals = signals_of(self.model, x, self.classes, self.score)
+        signals.outputs[:, self.labelled :] -= self.bias
         details = {} if self.origin is None else {"before": self.origin(x).argmax(1)}
-        return Prediction(outputs[:, : self.classes], self.score.of(outputs, self.classes), details)
+        return Prediction(signals.logits, self.score.score(signals, self.fitted), details)

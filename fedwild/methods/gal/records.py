@@ -1,8 +1,9 @@
-"""What the phases leave for each other in the server's state."""
+"""What the phases leave for each other in the server's state, and what every request tells clients about it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -15,6 +16,11 @@ from fedwild.discovery import ClassCount, Clusters, KnownClasses
 def count_labelled(server: Server) -> int:
     """Return the number of classes that came with labels. Their rows are the first ones of the head."""
     return sum(entry.origin != NOVEL for entry in server.classes.entries)
+
+
+def request_info(server: Server) -> dict[str, Any]:
+    """Return the plain values of every request. The novelty threshold is None before the first description."""
+    return {"labelled": count_labelled(server), "novelty": server.state.info.get("novelty")}
 
 
 def class_counts(state: Payload) -> list[ClassCount]:

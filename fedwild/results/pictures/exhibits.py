@@ -28,6 +28,7 @@ from fedwild.results.pictures.style import (
     LINE_STYLES,
     MUTED,
     RULE,
+    SHEET_DPI,
     SMALL,
     WIDTH,
     add_title,
@@ -35,6 +36,7 @@ from fedwild.results.pictures.style import (
     styled,
     title_height,
 )
+from fedwild.runs.events import without_nan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,8 +47,6 @@ DIGITS = 4
 MAX_HEIGHT, GAP, SECTION = 60.0, 0.4, 0.45
 CURVE_WIDTH, CURVE_HEIGHT = 5.0, 2.6
 BAR_WIDTH, BAR_HEIGHT = 5.0, 0.22
-IMAGE_PIXELS = 110.0
-"""Pixels of a contact sheet per inch."""
 
 E = TypeVar("E", bound=Exhibit)
 
@@ -82,7 +82,8 @@ def described(exhibit: Exhibit) -> dict[str, Any]:
         values["values"] = exhibit.values.double().numpy().round(DIGITS).tolist()
     if isinstance(exhibit, ImageExhibit):
         values["rows"] = {name: len(images) for name, images in exhibit.rows.items()}
-    return {"kind": type(exhibit).__name__.removesuffix("Exhibit").lower(), **values}
+    plain: dict[str, Any] = without_nan({"kind": type(exhibit).__name__.removesuffix("Exhibit").lower(), **values})
+    return plain
 
 
 def write(exhibits: Sequence[Exhibit], path: Path) -> int:
@@ -268,7 +269,7 @@ class ImageBlock(Block[ImageExhibit]):
     @property
     def size(self) -> tuple[float, float]:
         height, width = self.image.shape[:2]
-        return width / IMAGE_PIXELS, height / IMAGE_PIXELS
+        return width / SHEET_DPI, height / SHEET_DPI
 
     def draw(self, axes: Axes) -> None:
         axes.axis("off")
@@ -283,11 +284,12 @@ class MapBlock(Block[MapExhibit]):
         shown = self.exhibit.values
         values = np.zeros((1, 1)) if shown is None else shown.double().numpy()
         top = nice_top(float(np.nanmax(np.abs(values), initial=0.0)))
+        digits = ".2f" if top <= 1 else ".3g"
         return HeatMap(
             values=values,
             rows=self.exhibit.rows or [str(row) for row in range(len(values))],
             columns=self.exhibit.columns,
-            texts=[[f"{value:.3g}" for value in row] for row in values.tolist()] if self.exhibit.columns else (),
+            texts=[[f"{value:{digits}}" for value in row] for row in values.tolist()] if self.exhibit.columns else (),
             top=top,
         )
 
@@ -305,7 +307,8 @@ class MapBlock(Block[MapExhibit]):
         scale = axes.inset_axes((1 + 0.12 / width, 1 - min(1.0, 1.5 / height), 0.1 / width, min(1.0, 1.5 / height)))
         bar = axes.figure.colorbar(image, scale)
         bar.outline.set_visible(False)
-        bar.set_ticks([bar.vmin, (bar.vmin + bar.vmax) / 2, bar.vmax] if height > 0.6 else [bar.vmin, bar.vmax])
+        low, high = image.get_clim()
+        bar.set_ticks(np.linspace(low or 0.0, high or 1.0, 3 if height > 0.6 else 2))
 
 
 KINDS: dict[type[Exhibit], type[Block[Any]]] = {

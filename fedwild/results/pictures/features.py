@@ -212,8 +212,10 @@ def draw(features: Features) -> Figure:
     # A class keeps its colour whether or not the others are on the map, so that maps of a run agree.
     for number, name in enumerate(features.shown.known):
         if name in features.true:
+            x, y = features.points[true == name].T
             axes.scatter(
-                *features.points[true == name].T,
+                x,
+                y,
                 s=12,
                 color=COLOURS[number % len(COLOURS)],
                 marker=MARKERS[number // len(COLOURS) % len(MARKERS)],
@@ -224,8 +226,10 @@ def draw(features: Features) -> Figure:
     unknown = ~features.is_known
     if unknown.any():
         names = label(f"{UNKNOWN_NAME}: {', '.join(features.shown.unknown)}", MAX_NAME_LIST)
+        x, y = features.points[unknown].T
         axes.scatter(
-            *features.points[unknown].T,
+            x,
+            y,
             s=12,
             color=INK,
             marker="x",
@@ -240,8 +244,8 @@ def draw(features: Features) -> Figure:
     add_title(
         axes,
         features.shown.title(len(features.points)),
-        "t-SNE of the embeddings, the input of the network's head.\n"
-        f"After each name: the share of a sample's {NEIGHBOURS} nearest neighbours that are also known, or also unknown.\n"
+        "t-SNE of the embeddings, the input of the network's head. After each name: the share of a sample's "
+        f"{NEIGHBOURS} nearest neighbours\nin the embedding space that are of its kind, known or unknown.\n"
         f"By chance it would be: {chance}.",
     )
     return figure

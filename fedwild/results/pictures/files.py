@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedwild.core.errors import UserError
 from fedwild.core.payload import write_atomically
-from fedwild.results.pictures.style import DPI, styled
+from fedwild.results.pictures.style import SHEET_DPI, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +42,7 @@ def write_figure(figure: Figure, path: Path, tight: bool = True) -> None:
     with styled(), warnings.catch_warnings():
         # Characters that the font does not have become boxes.
         warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
-        figure.savefig(buffer, format=kind, dpi=DPI, metadata=METADATA[kind], **page)
+        figure.savefig(buffer, format=kind, dpi="figure", metadata=METADATA[kind], **page)
     write_picture(buffer.getvalue(), path)
 
 
@@ -62,7 +62,7 @@ def embedded(image: Image) -> Figure:
     import numpy as np
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(image.width / DPI, image.height / DPI), dpi=DPI)
+    figure = Figure(figsize=(image.width / SHEET_DPI, image.height / SHEET_DPI), dpi=SHEET_DPI)
     figure.figimage(np.asarray(image))
     return figure
 

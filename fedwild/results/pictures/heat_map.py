@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CELL_WIDTHS, CELL_HEIGHTS = (0.01, 0.56), (0.01, 0.26)
 MAX_WIDTH, MAX_HEIGHT = 7.5, 7.5
 LINED_CELL = 0.08  # cells of at least this size have white lines between them
-DARK, DARK_SIGNED = 0.55, 0.35  # cells further along the colours than this have white text
+DARK, DARK_SIGNED = 0.62, 0.35  # cells further along the colours than this have white text
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from fedwild.core.errors import UserError, unknown_name
 from fedwild.methods.fedpd.method import TRAIN, FedPD
-from fedwild.results.pictures.drawing import LINE, MARGIN, Font, Pixels, counted, cut, fitted, text_width, write_png
 from fedwild.methods.fedpd.subnetworks import weight_names
+from fedwild.results.pictures.drawing import LINE, MARGIN, Font, Pixels, counted, cut, fitted, text_width, write_png
 
 if TYPE_CHECKING:
     from fedwild.api import Run

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # Sizes in inches, text in points.
 WIDTH, DPI = 7.5, 200
+SHEET_DPI = 110  # of contact sheets, whose text is 12 pixels high
 TEXT, SMALL, LARGE = 9.0, 8.0, 11.0
 LINE = 0.17
 """The height of a line of text."""
@@ -30,7 +31,8 @@ INK, MUTED, RULE = "#1b2027", "#545d68", "#c8cdd3"
 SHADES, SIGNED_SHADES = "Blues", "PuOr_r"
 """Colour maps for numbers from 0, and for numbers of both signs."""
 
-SETTINGS: dict[str, Any] = {
+SETTINGS: Any = {
+    "figure.dpi": DPI,
     "font.family": "DejaVu Sans",  # matplotlib brings it, so that figures are the same on every machine
     "font.size": TEXT,
     "text.color": INK,

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from fedwild.data import samples_of
 from fedwild.core.errors import UserError
 from fedwild.methods.fedoss.method import FedOSS
-from fedwild.methods.fedoss.branches import Bank, make_branch
+from fedwild.methods.fedoss.bank import Bank
+from fedwild.methods.fedoss.branches import make_branch
 from fedwild.core.rng import Rng
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from fedwild.core.errors import UserError
-from fedwild.results.pictures.drawing import Pixels
+from fedwild.results.pictures.sheet import Pixels
 from fedwild.results.report.charts.raster import png, uri
 from fedwild.results.report.markup import Html, tag
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fedwild.results.papers import Cell, Table
-from fedwild.results.pictures.drawing import counted
+from fedwild.core.text import count
 from fedwild.results.tables import Cell as Shown
 from fedwild.results.tables import ResultTable, words
 
@@ -36,7 +36,7 @@ def waiting_lines(tables: Iterable[Table]) -> list[str]:
     reasons = Counter(
         reason for table in tables for cell in table.cells if cell.waiting for reason in cell.waiting.split("; ")
     )
-    return [f"{reason} ({counted(cells, 'cell')})" for reason, cells in reasons.most_common()]
+    return [f"{reason} ({count(cells, 'cell')})" for reason, cells in reasons.most_common()]
 
 
 def cells_listed(table: Table) -> ResultTable:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedwild.results.batch import Planned
 from fedwild.core.errors import UserError
-from fedwild.results.pictures.drawing import counted
+from fedwild.core.text import count
 from fedwild.results.reproduction.listing import without_kinds
 from fedwild.results.reproduction.plan import Entry, Plan
 from fedwild.runs.folder import RunFolder
@@ -148,7 +148,7 @@ def _notes(plan: Plan, outcomes: list[Outcome]) -> tuple[str, ...]:
     if others:
         notes.append(f"{STAND_IN} not the paper's data: {'; '.join(others)}.")
     if plan.reasons:
-        waits = [f"{without_kinds(reason)} ({counted(cells, 'cell')})" for reason, cells in plan.reasons.items()]
+        waits = [f"{without_kinds(reason)} ({count(cells, 'cell')})" for reason, cells in plan.reasons.items()]
         notes.append(f"Waiting: {'; '.join(waits)}.")
     if plan.table.note:
         notes.append(plan.table.note)

@@ -38,7 +38,7 @@ def noise(rows: int, size: int, seed: int = 0, scale: float = 1.0) -> Tensor:
 
 
 def naive_known(v: Tensor, s: Tensor, m: float, clients: int, prior: Prior) -> float:
-    """The score of one neuron with one known atom, number by number."""
+    """The score of one neuron with one known atom, term by term."""
     s2, s02 = prior.sigma**2, prior.sigma0**2
     precision = 1 / s02 + m / s2
     joined = sum((float(a) / s2 + float(b)) ** 2 for a, b in zip(v, s, strict=True))
@@ -70,7 +70,7 @@ def test_scores_of_new_atoms_are_those_of_a_plain_loop_and_fall_with_the_rank(pr
     torch.testing.assert_close(scores, torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-12)
 
 
-def test_popularity_is_finite_for_an_atom_of_nobody_and_of_everybody() -> None:
+def test_popularity_is_finite_for_atoms_of_no_client_and_of_all_clients() -> None:
     scores = popularity(torch.tensor([0.0, 1.0, 3.0]), clients=3)
     assert torch.isfinite(scores).all()
     assert scores[0] < scores[1] < scores[2]
@@ -101,7 +101,7 @@ def test_permuted_copies_of_a_layer_find_their_permutations_and_posterior_means(
     assert matching.atoms.shape == (7, 5)
     first = matching.atoms_of["client-0"]
     for client, order in orders.items():
-        # Neuron j of a client is neuron order[j] of the layer, whichever atom that one has become.
+        # Neuron j of a client is neuron order[j] of the layer, whatever the number of its atom.
         neuron_of_atom = torch.empty(7, dtype=torch.long)
         neuron_of_atom[first] = orders["client-0"]
         assert torch.equal(neuron_of_atom[matching.atoms_of[client]], order)
@@ -126,16 +126,14 @@ def test_a_neuron_unlike_all_atoms_opens_one_if_gamma_is_large(gamma: float, ope
 
 
 @pytest.mark.parametrize(("most", "opened"), [(3, 1), (4, 1), (6, 2), (100, 4)])
-def test_a_client_opens_no_more_atoms_than_there_is_room_for(
-    most: int, opened: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_new_atoms_is_limited(most: int, opened: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bayes, "MAX_ATOMS", most)
     every = torch.eye(8)
     matching = match({"a": every[:4], "b": every[4:]}, Prior(gamma=1e9), 0, draws())
     assert len(matching.atoms) == 4 + opened
 
 
-def test_room_for_atoms_ends_at_seven_hundred_but_every_neuron_finds_one() -> None:
+def test_the_limit_is_seven_hundred_atoms_but_every_neuron_gets_one() -> None:
     assert new_limit(neurons=10, known=20) == 10
     assert new_limit(neurons=10, known=695) == 5
     assert new_limit(neurons=10, known=2000) == 1
@@ -148,7 +146,7 @@ def test_a_wide_client_is_matched_again_among_narrow_ones(monkeypatch: pytest.Mo
     assert len(matching.atoms_of["wide"].unique()) == 9
 
 
-def test_the_widest_client_lays_the_first_atoms_and_of_equal_ones_the_first_by_name() -> None:
+def test_the_widest_client_defines_the_first_atoms_and_among_equal_ones_the_first_by_name() -> None:
     neurons = {"c": noise(2, 4), "b": noise(5, 4, seed=1), "a": noise(5, 4, seed=2)}
     laid = match(neurons, Prior(), 0, draws()).atoms_of
     assert torch.equal(laid["a"], torch.arange(5))
@@ -157,7 +155,7 @@ def test_the_widest_client_lays_the_first_atoms_and_of_equal_ones_the_first_by_n
     assert torch.equal(match(neurons, Prior(), 0, draws()).atoms_of["b"], torch.arange(5))
 
 
-def test_a_client_that_is_taken_out_takes_the_atoms_that_only_it_used_along() -> None:
+def test_removing_a_client_removes_the_atoms_that_only_it_used() -> None:
     pool = Pool.empty(Prior(gamma=1e6), 2, 4)
     a, b = 4 * torch.eye(4)[:2], 4 * torch.eye(4)[2:]
     pool.add("a", a)
@@ -191,7 +189,7 @@ def test_the_same_draws_give_the_same_matching_and_the_order_of_the_mapping_does
 
 
 def naive_match(neurons: dict[str, Tensor], prior: Prior, sweeps: int, order: np.random.Generator) -> set[Members]:
-    """Atoms as sets of (client, neuron); what an atom is worth is added up anew each time it is looked at."""
+    """Atoms as sets of (client, neuron), whose sums are computed from scratch every time."""
     atoms: list[set[tuple[str, int]]] = []
 
     def placed(client: str) -> None:
@@ -228,7 +226,7 @@ def test_the_whole_matching_is_that_of_a_plain_loop(sweeps: int) -> None:
         for i in range(len(matching.atoms))
     }
     assert found == naive_match(neurons, UNEVEN, sweeps, draws(3))
-    # Each further sweep does something here, so that leaving it out would show.
+    # Each sweep has an effect here, so a missing one would show.
     assert not sweeps or found != naive_match(neurons, UNEVEN, sweeps - 1, draws(3))
 
 
@@ -247,7 +245,7 @@ def test_huge_weights_give_finite_atoms() -> None:
     assert torch.isfinite(match(neurons, Prior(), 2, draws()).atoms).all()
 
 
-def test_what_goes_with_a_neuron_is_averaged_over_the_clients_that_use_its_atom() -> None:
+def test_values_per_neuron_are_averaged_over_the_clients_that_use_the_atom() -> None:
     matching = Matching(torch.zeros(3, 1), {"a": torch.tensor([2, 0]), "b": torch.tensor([0, 1])}, torch.ones(3))
     values = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([4.0, 8.0])}
     assert mean_over_users(values, matching).tolist() == [3.0, 8.0, 1.0]

@@ -273,7 +273,7 @@ def test_two_clients_with_one_hidden_layer_are_as_computed_by_hand(start: str, d
 # --- the server's half --------------------------------------------------------------------------------------
 
 
-def test_norms_follow_their_neurons_and_are_averaged_over_those_who_use_the_atom(data: Any) -> None:
+def test_norms_follow_their_neurons_and_are_averaged_over_the_users_of_the_atom(data: Any) -> None:
     server = server_at(NORMED, 0)
     ours = weights_of(stirred(NORMED, 1))
     ours["conv1.conv.weight"] *= 50  # so far apart that equal neurons are matched
@@ -342,7 +342,7 @@ def test_no_more_than_one_reply_is_in_memory_while_a_layer_is_matched(
     assert alive in ([0], [1])
 
 
-def test_layers_behind_the_matched_one_are_the_sample_weighted_mean_of_the_permuted_ones(data: Any) -> None:
+def test_layers_after_the_matched_one_are_the_sample_weighted_mean_of_the_permuted_ones(data: Any) -> None:
     server = server_at(PLAIN, 0)
     models = {name: weights_of(PLAIN.build(2, Rng(seed))) for seed, name in enumerate("ab")}
     phase_of(data).merge(server, replies_of(models, {"a": 1, "b": 3}))
@@ -370,7 +370,7 @@ def test_the_head_is_the_mean_by_samples_and_classes_keep_their_places(data: Any
     assert "atoms" not in server.state
 
 
-def test_nothing_changes_if_nobody_has_a_sample(data: Any) -> None:
+def test_nothing_changes_if_no_client_has_a_sample(data: Any) -> None:
     for index in (0, 2):
         server = server_at(PLAIN, index)
         server.state.put("atoms", {"a": torch.arange(8)})

@@ -1,4 +1,4 @@
-"""Networks of other widths than their architecture's."""
+"""Networks that are wider or narrower than their architecture."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_it_computes_what_a_network_built_with_these_widths_computes(
     assert str(network) == str(other)
 
 
-def test_a_convolution_before_a_flatten_may_be_wider_than_any_setting_says() -> None:
+def test_a_convolution_before_a_flatten_may_be_wider_than_any_setting_allows() -> None:
     network = make("simple-cnn")
     state = network.state_dict()
     torch.manual_seed(1)
@@ -119,7 +119,7 @@ def test_its_own_weights_fit_every_network(name: str) -> None:
         ({"fc9__fc__weight": torch.zeros(8, 20)}, r"'fc9.fc.weight' is not in both"),
     ],
 )
-def test_what_does_not_fit_together_is_refused_and_nothing_changes(changes: dict[str, Tensor], sentence: str) -> None:
+def test_tensors_that_do_not_fit_are_rejected_and_nothing_changes(changes: dict[str, Tensor], sentence: str) -> None:
     network = network_of("mlp", (20,), {"hidden": [8, 6]})
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     with pytest.raises(UserError, match=sentence):
@@ -128,7 +128,7 @@ def test_what_does_not_fit_together_is_refused_and_nothing_changes(changes: dict
 
 
 @pytest.mark.parametrize("leaf", ["weight", "bias", "running_mean", "running_var"])
-def test_a_norm_of_another_width_than_its_layer_is_refused(leaf: str) -> None:
+def test_a_norm_of_another_width_than_its_layer_is_rejected(leaf: str) -> None:
     network = network_of("digit-cnn", (3, 8, 8), {"width": 0.05})
     name = f"conv2.norm.{leaf}"
     with pytest.raises(UserError, match=name):

@@ -1,4 +1,4 @@
-"""Inversion pushes activations uphill, each by its own loss, and leaves the network as it was."""
+"""Inversion moves each sample along the gradient of its own loss and does not change the network."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedwild.models import Network, build
-from fedwild.methods.fedoss.boundary import lengths
-from fedwild.methods.fedoss.inversion import displacement, invert
 from fedwild.contract.task import weights_of
+from fedwild.methods.fedoss.inversion import invert
+from fedwild.methods.fedoss.settings import PushSettings
+from fedwild.methods.fedoss.vectors import displacement, lengths
+from fedwild.models import Network, build
 
 
 def network(name: str = "mlp", **params: Any) -> Network:
@@ -20,8 +21,8 @@ def network(name: str = "mlp", **params: Any) -> Network:
 
 
 def pushed(model: Network, h: torch.Tensor, y: torch.Tensor, cut: str = "fc1", **changes: Any) -> torch.Tensor:
-    settings: dict[str, Any] = {"steps": 1, "size": 0.5, "unit": "gradient", "away": "class"}
-    return invert(model, h, y, cut, **{**settings, **changes})
+    settings: dict[str, Any] = {"steps": 1, "step_size": 0.5, "step_unit": "gradient", "away": "class"}
+    return invert(model, h, y, cut, PushSettings(**{**settings, **changes}))
 
 
 H, Y = torch.rand(5, 10, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 0, 1])
@@ -39,7 +40,7 @@ def test_one_step_is_the_gradient_of_the_cross_entropy_over_known_classes() -> N
     assert torch.allclose(pushed(model, h, Y), h + 0.5 * gradient, atol=1e-12)
 
 
-def test_away_from_all_known_climbs_the_free_energy() -> None:
+def test_away_from_all_known_increases_the_free_energy() -> None:
     model = network().double()
     h = H.double().requires_grad_(True)
     energy = -model.after(h, "fc1")[:, :3].logsumexp(1).sum()
@@ -47,7 +48,7 @@ def test_away_from_all_known_climbs_the_free_energy() -> None:
     assert torch.allclose(pushed(model, h.detach(), Y, away="known"), h + 0.5 * gradient, atol=1e-12)
 
 
-def test_the_unknown_output_has_no_say() -> None:
+def test_the_unknown_output_does_not_count() -> None:
     model = network()
     before = pushed(model, H, Y)
     with torch.no_grad():
@@ -64,7 +65,7 @@ def test_the_step_of_a_sample_does_not_depend_on_the_others() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 4])
-def test_more_steps_go_further_uphill(steps: int) -> None:
+def test_more_steps_increase_the_loss_further(steps: int) -> None:
     model = network()
     losses = [
         F.cross_entropy(model.after(pushed(model, H, Y, steps=count), "fc1")[:, :3], Y) for count in (steps, steps + 1)
@@ -72,21 +73,21 @@ def test_more_steps_go_further_uphill(steps: int) -> None:
     assert losses[1] > losses[0]
 
 
-def test_no_step_moves_nothing() -> None:
+def test_without_steps_nothing_moves() -> None:
     assert torch.equal(pushed(network(), H, Y, steps=0), H)
 
 
 @pytest.mark.parametrize("away", ["class", "known"])
-def test_a_step_in_lengths_is_as_long_as_asked_also_for_sure_samples(away: str) -> None:
+def test_a_step_in_lengths_has_its_length_even_for_certain_samples(away: str) -> None:
     model = network()
     with torch.no_grad():
         model.head.weight *= 1000
-    moved = pushed(model, H, Y, unit="length", size=0.7, away=away)
+    moved = pushed(model, H, Y, step_unit="length", step_size=0.7, away=away)
     assert torch.allclose(displacement(H, moved), torch.full((5,), 0.7), atol=1e-4)
     assert torch.allclose(lengths(moved - H), 0.7 * lengths(H), atol=1e-4)
 
 
-def test_the_network_stays_as_it_was() -> None:
+def test_the_network_does_not_change() -> None:
     model = network("digit-cnn", width=0.05).train()
     h = model.upto(torch.rand(5, 1, 8, 8), "conv3").detach()
     before = weights_of(model)
@@ -95,7 +96,3 @@ def test_the_network_stays_as_it_was() -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
     assert all(module.training for module in model.modules())
-
-
-def test_a_sample_without_length_is_not_displaced() -> None:
-    assert displacement(torch.zeros(1, 4), torch.ones(1, 4)).tolist() == [0.0]

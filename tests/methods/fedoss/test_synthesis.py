@@ -1,27 +1,28 @@
-"""FedOSS at a client: its losses by hand, and what its personal head cannot reach."""
+"""The losses of a client by hand, and what its personal head does not change."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from fedwild.training.corrections.base import ClientCorrection
-from fedwild.models import Network, build
 from fedwild.methods.fedoss.branches import LightBranch
-from fedwild.training.objectives import CrossEntropy
 from fedwild.methods.fedoss.grids import Grid
-from fedwild.methods.fedoss.synthesis import PersonalHead, Synthesis, Tally, mean_info
+from fedwild.methods.fedoss.personal import PersonalTraining
+from fedwild.methods.fedoss.synthesis import Synthesis
+from fedwild.methods.fedoss.tally import Tally
+from fedwild.models import Network, build
+from fedwild.training.corrections.base import ClientCorrection
 from fedwild.training.loop import PLAIN
+from fedwild.training.objectives import CrossEntropy
 
 CUT = "fc1"
 X = torch.rand(6, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.tensor([0, 1, 2, 0, 1, 2])
 NEAR = torch.tensor([True, False, True, True, False, False])
-SHARES = torch.tensor([0.3, -0.2, -0.4], dtype=torch.float64)
+LOG_PRIOR = torch.tensor([0.3, -0.2, -0.4], dtype=torch.float64)
 DRAWN, DRAWN_NEAR = (
     torch.rand(4, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64),
     torch.tensor([1, 1, 2, 0]),
@@ -33,10 +34,10 @@ def network() -> Network:
     return build("mlp", (7,), 4, params={"hidden": [8, 5]}).double()
 
 
-def personal(shares: torch.Tensor = SHARES) -> PersonalHead:
+def personal(log_prior: torch.Tensor = LOG_PRIOR) -> PersonalTraining:
     torch.manual_seed(2)
     head = LightBranch(8, 3).double()
-    return PersonalHead(CUT, head, torch.optim.SGD(head.parameters(), lr=0.1), shares)
+    return PersonalTraining(CUT, head, torch.optim.SGD(head.parameters(), lr=0.1), log_prior)
 
 
 def synthesis(weights: tuple[float, float] = (0.5, 2.0), masked: bool = True, sample: bool = True) -> Synthesis:
@@ -67,7 +68,7 @@ def test_the_loss_is_the_papers_sum_of_known_pushed_and_drawn(masked: bool) -> N
     """Equations 11 to 13, with numbers for both weights, in float64."""
     model = network()
     h = model.upto(X, CUT)
-    known = log_softmax_by_hand(model.after(h, CUT) + torch.cat([SHARES, torch.zeros(1)]))
+    known = log_softmax_by_hand(model.after(h, CUT) + torch.cat([LOG_PRIOR, torch.zeros(1)]))
     expected = -known[torch.arange(6), Y].mean()
     for weight, features, near in ((0.5, h[NEAR].detach() + 1.0, Y[NEAR]), (2.0, DRAWN, DRAWN_NEAR)):
         answers = log_softmax_by_hand(model.after(features, CUT), near if masked else None)
@@ -75,16 +76,16 @@ def test_the_loss_is_the_papers_sum_of_known_pushed_and_drawn(masked: bool) -> N
     assert torch.allclose(step(synthesis(masked=masked), network()), expected.detach(), atol=1e-12)
 
 
-def test_pretraining_leaves_the_unknown_output_alone() -> None:
+def test_pretraining_does_not_train_the_unknown_output() -> None:
     model = network()
     loss = step(personal(), model)
-    logits = network()(X)[:, :3] + SHARES
+    logits = network()(X)[:, :3] + LOG_PRIOR
     assert torch.allclose(loss, F.cross_entropy(logits, Y), atol=1e-12)
     assert model.head.weight.grad is not None
     assert torch.equal(model.head.weight.grad[3], torch.zeros(5, dtype=torch.float64))
 
 
-def test_the_personal_head_never_reaches_the_network() -> None:
+def test_the_personal_head_does_not_change_the_gradients_of_the_network() -> None:
     with_head, without = network(), network()
     step(personal(torch.zeros(3, dtype=torch.float64)), with_head)
     with torch.no_grad():
@@ -99,7 +100,7 @@ def test_the_personal_head_learns_from_known_samples_only() -> None:
     """Equation 14: its step is the gradient of its own cross-entropy, whatever was synthesised."""
     descent = synthesis()
     expected = personal()
-    F.cross_entropy(expected.head(network().upto(X, CUT)) + SHARES, Y).backward()
+    F.cross_entropy(expected.head(network().upto(X, CUT)) + LOG_PRIOR, Y).backward()
     expected.optimiser.step()
     step(descent, network())
     for one, other in zip(descent.head.parameters(), expected.head.parameters(), strict=True):
@@ -115,57 +116,17 @@ def test_pushed_samples_do_not_train_the_extractor() -> None:
     assert all(torch.allclose(a, b, rtol=0, atol=1e-14) for a, b in zip(*gradients, strict=True))
 
 
-def test_a_weight_of_zero_takes_a_term_out() -> None:
+def test_a_weight_of_zero_removes_a_term() -> None:
     assert torch.equal(step(synthesis((1.0, 0.0)), network()), step(synthesis((1.0, 3.0), sample=False), network()))
     plain = step(synthesis((0.0, 0.0)), network())
-    known = network()(X) + torch.cat([SHARES, torch.zeros(1)])
+    known = network()(X) + torch.cat([LOG_PRIOR, torch.zeros(1)])
     assert torch.allclose(plain, F.cross_entropy(known, Y), atol=1e-12)
 
 
-def test_only_the_last_epoch_is_tallied() -> None:
+def test_only_the_last_epoch_is_counted() -> None:
     descent = synthesis()
     for left, expected in ((1, 0), (0, 3)):
         descent.epoch(left)
         step(descent, network())
         assert descent.tally.boundary == expected
     assert descent.tally.info()["boundary"] == pytest.approx(0.5)
-
-
-def test_tallied_moments_are_those_of_all_pushed_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedwild.methods.fedoss.synthesis.MAX_ROWS", 10)
-    tally = Tally(Grid.within((3, 4, 4), 12))
-    generator = torch.Generator().manual_seed(0)
-    everything, labels = [], []
-    for _ in range(9):
-        start = torch.rand(5, 3, 4, 4, generator=generator)
-        y = torch.randint(0, 2, (5,), generator=generator)
-        tally.add(8, start, 1.5 * start, y)
-        everything.append(torch.nn.functional.adaptive_avg_pool2d(1.5 * start, 2).flatten(1))
-        labels.append(y)
-    x, y = torch.cat(everything).double(), torch.cat(labels)
-    found = tally.moments(least=1)
-    for k in (0, 1):
-        assert found[k].count == int((y == k).sum())
-        assert torch.allclose(found[k].mean, x[y == k].mean(0), atol=1e-9)
-        assert np.allclose(found[k].scatter() / (found[k].count - 1), np.cov(x[y == k].T), atol=1e-9)
-    assert tally.info() == {"boundary": pytest.approx(45 / 72), "displacement": pytest.approx(0.5)}
-
-
-def test_a_class_below_the_minimum_is_not_told() -> None:
-    tally = Tally(Grid.within((2,), 12))
-    tally.add(4, torch.ones(4, 2), torch.ones(4, 2), torch.tensor([0, 0, 0, 1]))
-    assert list(tally.moments(least=2)) == [0]
-    assert list(tally.moments(least=4)) == []
-
-
-def test_a_tally_of_nothing_is_nothing() -> None:
-    tally = Tally(Grid.within((2,), 12))
-    assert tally.moments(1) == {}
-    assert tally.info() == {"boundary": 0.0, "displacement": 0.0}
-    tally.add(3, torch.ones(0, 2), torch.ones(0, 2), torch.zeros(0, dtype=torch.int64))
-    assert tally.moments(1) == {}
-
-
-def test_figures_are_averaged_by_samples() -> None:
-    assert mean_info([{"boundary": 0.2}, {"boundary": 0.8}], [3.0, 1.0]) == {"boundary": pytest.approx(0.35)}
-    assert mean_info([{"boundary": 0.2}], [0.0]) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from torch import Tensor
 
 from fedwild.contract import MapExhibit, Record, Server, Step
 from fedwild.core.classes import ClassRegistry
+from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.methods.fedpd.exhibits import PARTS, SECTION, mask_exhibits, part_shares
-from fedwild.methods.fedpd.subnetworks import neuron_shares
+from fedwild.methods.fedpd.subnetworks import neuron_shares, subnetwork_size
 from tests.methods.by_hand import PLAIN, method_of
+from tests.tiny import even_shares, run_tiny, split_by, tiny_dataset, tiny_experiment
 
 LAYERS = {"fc1.fc": (8, 64), "fc2.fc": (6, 8), "head": (3, 6)}
 CLIENTS = ("a", "b")
@@ -84,6 +87,33 @@ def test_every_layer_has_three_maps_in_the_networks_order_with_a_row_per_client(
         assert exhibit.rows == CLIENTS
         assert exhibit.values.shape == (2, len(PARTS) if kind == "parts" else neurons)
         assert exhibit.columns == (PARTS if kind == "parts" else ())
+
+
+def test_the_maps_of_a_run_show_subnetworks_of_the_ratio_in_the_order_of_layers(tmp_path: Path) -> None:
+    # Ten hidden layers: by name, fc10 would come before fc2.
+    widths = [6, *[4] * 9]
+    settings = {"model": {"name": "mlp", "hidden": widths}, "method": {"ratio": 0.3}}
+    data = tiny_dataset(classes=2)
+    split = split_by(data, 2, even_shares(data, 2, 2))
+    run_tiny(tmp_path / "run", "fedpd", data, split, settings)
+    experiment = tiny_experiment("fedpd", data, split, settings)
+    server = Server.from_payload(Payload.read(tmp_path / "run" / "model.safetensors"), experiment.task, Rng(0))
+    found = {exhibit.title: exhibit for exhibit in experiment.method.exhibits(Record(server, ()))}
+    names = [*(f"fc{i}.fc" for i in range(1, 11)), "head"]
+    assert vars(found["Parts of each layer"])["rows"] == tuple(names)
+    for name, neurons, inputs in zip(names, [*widths, 3], [64, *widths], strict=True):
+        closed, open_, parts = (
+            vars(found[f"{name}: {kind}"])["values"]
+            for kind in ("closed-set subnetwork", "open-set subnetwork", "parts")
+        )
+        kept = subnetwork_size(0.3, neurons * inputs) / (neurons * inputs)
+        for client in range(2):
+            # Every neuron of a layer has the same number of incoming weights.
+            assert float(closed[client].mean()) == pytest.approx(kept)
+            assert float(open_[client].mean()) == pytest.approx(kept)
+            only_closed, only_open, both, neither = parts[client].tolist()
+            assert (only_closed + both, only_open + both) == pytest.approx((kept, kept))
+            assert only_closed + only_open + both + neither == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("step", "rounds"), [(Step("train", 4, 4), 5), (Step("calibrate", 0, 7), 7)])

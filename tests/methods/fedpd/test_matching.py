@@ -26,7 +26,7 @@ State = dict[str, Tensor]
 
 
 def model(name: str, seed: int = 0) -> tuple[Network, State]:
-    """A network whose neurons all differ, in their batch-norm parameters and statistics too."""
+    """A network whose neurons all differ, including their batch-norm parameters and statistics."""
     network = make(name).eval()
     torch.manual_seed(seed)
     for parameter in network.parameters():
@@ -84,7 +84,7 @@ def test_the_permutation_is_found_under_noise(name: str) -> None:
 
 @pytest.mark.parametrize("sweeps", [0, 2])
 @pytest.mark.parametrize("name", ["mlp", "simple-cnn", "digit-cnn", "resnet-18", "wrn-16-4"])
-def test_the_permutation_is_found_by_pieces_that_are_permuted_along(name: str, sweeps: int) -> None:
+def test_the_permutation_is_found_from_permuted_pieces(name: str, sweeps: int) -> None:
     network, state = model(name)
     graph, orders = network.graph(), random_orders(network.graph())
     close, open_ = random_masks(graph, state, 0.5, seed=1), random_masks(graph, state, 0.3, seed=2)
@@ -99,8 +99,8 @@ def test_the_permutation_is_found_by_pieces_that_are_permuted_along(name: str, s
     assert same(match_layers(graph, ours, theirs, sweeps=sweeps), orders)
 
 
-def test_every_piece_counts() -> None:
-    """Two neurons that are alike in the first piece are told apart by the second."""
+def test_every_piece_adds_to_the_costs() -> None:
+    """Neurons that are equal in the first piece are distinguished by the second."""
     network, state = model("mlp")
     graph, orders = network.graph(), random_orders(network.graph())
     copy = graph.permute(state, orders)
@@ -137,7 +137,7 @@ def test_the_distance_is_that_of_all_weights_once_the_source_is_permuted(name: s
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_no_sweep_takes_different_models_farther_apart(name: str) -> None:
+def test_no_sweep_increases_the_distance_of_different_models(name: str) -> None:
     network, state = model(name)
     _, other = model(name, seed=1)
     graph, source, target = network.graph(), one_piece(doubles(state)), one_piece(doubles(other))
@@ -152,8 +152,8 @@ def test_no_sweep_takes_different_models_farther_apart(name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_sweep_gives_each_space_in_turn_the_order_that_brings_the_models_nearest(seed: int) -> None:
-    """Against trying every permutation of one space while the others keep theirs."""
+def test_a_sweep_finds_the_best_order_of_each_space_in_turn(seed: int) -> None:
+    """Compared with trying every permutation of one space while the others keep theirs."""
     network = build("mlp", (3,), 6, True, {"hidden": [5, 4, 5]})
     graph, draws = network.graph(), torch.Generator().manual_seed(seed)
     source, target = (
@@ -188,11 +188,11 @@ def test_layers_are_computed_again_only_if_the_map_at_their_other_end_has_change
 
     monkeypatch.setattr(matching, "squared_distances", costs)
     match_layers(network.graph(), one_piece(state), one_piece(copy), sweeps=5)
-    # What writes the two layers is known from the first pass; the sweep adds what reads them.
+    # Incoming costs are cached from the first pass; the sweep adds the outgoing ones.
     assert computed == [(16, 20), (12, 16), (16, 12), (12, 5)]
 
 
-def test_sweeps_end_early_once_nothing_moves() -> None:
+def test_sweeps_end_early_when_no_map_changes() -> None:
     network, state = model("mlp")
     copy = network.graph().permute(state, random_orders(network.graph()))
     solved: list[int] = []
@@ -209,8 +209,8 @@ FIRST = {"mlp": "fc1.fc", "simple-cnn": "conv1.conv", "resnet-18": "stem.conv"}
 
 
 @pytest.mark.parametrize(("name", "first"), FIRST.items())
-def test_a_sweep_tells_neurons_apart_that_differ_only_in_what_reads_them(name: str, first: str) -> None:
-    """What leads to two neurons is alike, so that the first pass cannot know that they changed places."""
+def test_a_sweep_distinguishes_neurons_that_differ_only_in_their_outgoing_weights(name: str, first: str) -> None:
+    """The incoming weights of two neurons are equal, so the first pass cannot detect that they changed places."""
     network, state = model(name)
     graph = network.graph()
     state[f"{first}.weight"][1] = state[f"{first}.weight"][0]
@@ -239,7 +239,7 @@ def test_classes_keep_their_order(name: str) -> None:
 
 
 def test_joined_channels_are_matched_once_for_all_layers_that_write_them() -> None:
-    """Channels that are alike in the stem are told apart by the blocks that add to them and read them."""
+    """Channels that are equal in the stem are distinguished by the blocks that write and read them."""
     network, state = model("resnet-18")
     graph, orders = network.graph(), random_orders(network.graph())
     state["stem.conv.weight"][:] = state["stem.conv.weight"][:1]
@@ -275,7 +275,7 @@ def test_plans_of_a_solver_reach_the_layers_that_read_the_neurons() -> None:
 
 
 @pytest.mark.parametrize("hidden", [[16, 10], [10, 12]])
-def test_models_of_other_widths_are_refused_in_one_sentence(hidden: list[int]) -> None:
+def test_models_of_other_widths_are_rejected_in_one_sentence(hidden: list[int]) -> None:
     network, state = model("mlp")
     other = build("mlp", (20,), 5, True, {"hidden": hidden}).state_dict()
     with pytest.raises(ValueError, match=r"^Only models of one architecture can be matched: 'fc\d.fc.weight' has the"):

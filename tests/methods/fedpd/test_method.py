@@ -58,7 +58,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-# --- what it reduces to -----------------------------------------------------------------------------------
+# --- what it reduces to ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", [{}, NORMS])
@@ -71,7 +71,7 @@ def test_without_masks_and_without_alignment_it_is_fedavg_bit_for_bit(
     assert same(final(tmp_path / "fedpd"), final(tmp_path / "fedavg"))
 
 
-def test_whole_models_that_start_equal_keep_their_neurons_where_they_are(data: Dataset, tmp_path: Path) -> None:
+def test_whole_models_with_a_shared_start_keep_the_order_of_their_neurons(data: Dataset, tmp_path: Path) -> None:
     split = uneven(data)
     settings = {**AS_FEDAVG, "align": "exact"}
     run_tiny(tmp_path / "aligned", "fedpd", data, split, {"method": settings})
@@ -135,7 +135,7 @@ def server_of(experiment: Any, phase: str = "train") -> Server:
     return server
 
 
-# --- what clients send ------------------------------------------------------------------------------------
+# --- what clients send -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.5, 0.9])
@@ -208,7 +208,7 @@ def test_the_log_reports_the_overlap_of_the_subnetworks(data: Dataset, tmp_path:
     assert all(len(overlap) == 3 and all(0 <= share <= 0.5 for share in overlap) for overlap in overlaps)
 
 
-# --- alignment --------------------------------------------------------------------------------------------
+# --- alignment ---------------------------------------------------------------------------------------------
 
 
 def test_with_own_starts_clients_begin_with_different_weights(data: Dataset, tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_running_mean_is_the_mean_of_what_was_added() -> None:
     assert torch.equal(states[0]["w"], torch.randn(3, generator=torch.Generator().manual_seed(0)))
 
 
-# --- one model, or one per client -------------------------------------------------------------------------
+# --- one model, or one per client --------------------------------------------------------------------------
 
 
 def test_clients_with_different_labels_share_one_model_and_the_log_gives_the_reason(
@@ -286,9 +286,7 @@ def test_clients_with_different_labels_share_one_model_and_the_log_gives_the_rea
     )
 
 
-def test_auto_is_part_and_local_where_labels_are_alike_and_all_and_merged_where_not(
-    data: Dataset, tmp_path: Path
-) -> None:
+def test_auto_is_part_and_local_with_similar_labels_and_all_and_merged_otherwise(data: Dataset, tmp_path: Path) -> None:
     rows = even_shares(data, 3, 1)[0]
     skewed = split_by(data, 3, [[row for row in rows if int(data.y_train[row]) == label] for label in range(3)])
     for split, settings in ((uneven(data), {"mean": "part", "norms": "local"}), (skewed, AS_ONE)):
@@ -312,7 +310,7 @@ def test_a_reply_with_impossible_label_counts_is_rejected(labels: Any, data: Dat
         training(experiment).check(server_of(experiment), reply)
 
 
-# --- averaging within parts -------------------------------------------------------------------------------
+# --- averaging within parts --------------------------------------------------------------------------------
 
 
 def test_a_weight_is_averaged_over_the_clients_for_which_it_is_in_the_same_part(data: Dataset, tmp_path: Path) -> None:
@@ -371,7 +369,7 @@ def test_parts_follow_their_neurons(data: Dataset, tmp_path: Path) -> None:
         assert same(method.client_weights(server, client), reply.group("model"))
 
 
-# --- batch-norm -------------------------------------------------------------------------------------------
+# --- batch-norm --------------------------------------------------------------------------------------------
 
 
 def test_every_client_has_its_own_norms_in_the_common_order_of_neurons(data: Dataset, tmp_path: Path) -> None:
@@ -445,7 +443,7 @@ def test_a_client_that_never_trained_answers_with_the_merged_norms(data: Dataset
     assert torch.equal(answer.logits, predictor(None).predict(x).logits)
 
 
-# --- what is rejected -------------------------------------------------------------------------------------
+# --- what is rejected --------------------------------------------------------------------------------------
 
 
 def rejected(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> str:
@@ -487,22 +485,7 @@ def test_sinkhorn_without_pot_names_the_extra(data: Dataset, monkeypatch: pytest
         experiment.method.check(None, None)
 
 
-@pytest.mark.parametrize("method", ["fedpd", "fedpd-paper", "fedma"])
-def test_own_starts_cannot_begin_with_an_earlier_runs_model(method: str, data: Dataset) -> None:
-    own, shared = (
-        tiny_experiment(method, data, uneven(data), {"method": {"start": start}}).method for start in ("own", "shared")
-    )
-    with pytest.raises(UserError) as raised:
-        own.check(None, "runs/earlier")
-    assert str(raised.value) == (
-        "federation.start_from = 'runs/earlier' is not allowed with method.start = 'own': "
-        "no client would begin with its model."
-    )
-    own.check(None, None)
-    shared.check(None, "runs/earlier")
-
-
-def test_the_paper_is_one_name(data: Dataset, tmp_path: Path) -> None:
+def test_the_preset_of_the_paper_has_its_settings(data: Dataset, tmp_path: Path) -> None:
     split = uneven(data)
     literal = {"mean": "all", "maps": "three", "sweeps": 0, "target": 0, "norms": "merged", "calibrate": False}
     run_tiny(tmp_path / "named", "fedpd-paper", data, split)

@@ -55,7 +55,7 @@ def client(name: str, seed: int = 0) -> tuple[LayerGraph, Disentangled]:
 
 
 def permuted(graph: LayerGraph, model: Disentangled, seed: int = 0) -> Disentangled:
-    """A copy with its neurons, and its masks along with them, in another order."""
+    """A copy with its neurons and their masks in another order."""
     draws = torch.Generator().manual_seed(seed)
     orders = {space: torch.randperm(width, generator=draws) for space, width in graph.spaces.items()}
     return Disentangled(*(graph.permute(tensors, orders) for tensors in (model.state, model.close, model.open)))
@@ -65,12 +65,12 @@ def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
-# --- models that are alike ---------------------------------------------------------------------------------
+# --- equal models ------------------------------------------------------------------------------------------
 
 
 @by_parts
 @networks
-def test_a_client_equal_to_the_target_stays_as_it_is_bit_by_bit(name: str, align: Align) -> None:
+def test_a_client_equal_to_the_target_does_not_change_bit_by_bit(name: str, align: Align) -> None:
     graph, model = client(name)
     _, target = client(name)
     result = align(Alignment(graph, solve_assignment), model, target, "kept")
@@ -79,7 +79,7 @@ def test_a_client_equal_to_the_target_stays_as_it_is_bit_by_bit(name: str, align
 
 
 @networks
-def test_a_client_equal_to_the_target_stays_as_it_is_when_aligned_whole_or_not_at_all(name: str) -> None:
+def test_a_client_equal_to_the_target_does_not_change_when_aligned_whole_or_not_at_all(name: str) -> None:
     graph, model = client(name)
     result = align_whole(Alignment(graph, solve_assignment, sweeps=3), model.state, model.state)
     assert same(result.state, model.state) and result.moved == {"whole": 0.0}
@@ -87,8 +87,8 @@ def test_a_client_equal_to_the_target_stays_as_it_is_when_aligned_whole_or_not_a
 
 
 @by_parts
-def test_a_client_with_equal_neurons_that_equals_the_target_stays_as_it_is(align: Align) -> None:
-    """Which of two equal neurons is which is anybody's guess, but the layers that read them know."""
+def test_a_client_with_equal_neurons_that_equals_the_target_does_not_change(align: Align) -> None:
+    """Equal neurons are interchangeable, but the layers that read them distinguish them."""
     graph, model = client("mlp")
     for tensors in (model.state, model.close, model.open):
         tensors["fc1.fc.weight"][:8] = tensors["fc1.fc.weight"][8:]
@@ -162,7 +162,7 @@ def test_biases_norms_and_statistics_follow_the_map_of_the_whole_model(name: str
     assert any(not torch.equal(by_part[key], by_whole[key]) for key in keys)
 
 
-def test_align_whole_gives_the_maps_that_it_went_by() -> None:
+def test_align_whole_returns_the_maps_that_it_used() -> None:
     graph, model = client("simple-cnn")
     _, target = client("simple-cnn", seed=1)
     result = align_whole(Alignment(graph, solve_assignment, sweeps=1), model.state, target.state)
@@ -171,7 +171,7 @@ def test_align_whole_gives_the_maps_that_it_went_by() -> None:
     assert 0 < result.moved["whole"] <= 1
 
 
-def test_the_solver_and_the_sweeps_are_those_asked_for() -> None:
+def test_the_given_solver_and_number_of_sweeps_are_used() -> None:
     graph, model = client("mlp")
     _, target = client("mlp", seed=1)
     solved: list[int] = []
@@ -212,7 +212,7 @@ def two_neurons(first: list[list[float]], bias: list[float], head: list[list[flo
 
 GRAPH = build("mlp", (4,), 2, False, {"hidden": [2]}).graph()
 TARGET = two_neurons([[1, 0, 3, 7], [2, 8, 4, 5]], [0, 0], [[0, 0], [0, 0]])
-# Input 1 keeps the whole model where it is; inputs 0 and 2, taken for themselves, ask for the neurons to be swapped.
+# By the whole model, input 1 keeps the neurons in place. By inputs 0 or 2 alone, the neurons are swapped.
 MODEL = two_neurons([[2, 0, 4, 7], [1, 8, 3, 5]], [10, 20], [[100, 200], [300, 400]])
 
 
@@ -220,7 +220,7 @@ MODEL = two_neurons([[2, 0, 4, 7], [1, 8, 3, 5]], [10, 20], [[100, 200], [300, 4
 def test_three_parts_by_hand(rest: Rest) -> None:
     result = align_three(Alignment(GRAPH, solve_assignment), MODEL, TARGET, rest)
     assert result.moved == {"whole": 0.0, "close": 1.0, "open": 0.0, "share": 1.0}
-    # What is in neither goes with the shared part.
+    # Weights in neither subnetwork follow the shared part.
     kept = [5, 7] if rest == "kept" else [0, 0]
     assert result.state["fc1.fc.weight"].tolist() == [[1, 0, 3, kept[0]], [2, 8, 4, kept[1]]]
     assert result.state["fc1.fc.bias"].tolist() == [10, 20]
@@ -231,7 +231,7 @@ def test_three_parts_by_hand(rest: Rest) -> None:
 def test_two_subnetworks_by_hand(rest: Rest) -> None:
     result = align_two(Alignment(GRAPH, solve_assignment), MODEL, TARGET, rest)
     assert result.moved == {"whole": 0.0, "close": 1.0, "open": 0.0}
-    # What is in neither goes with the whole model; of what is in both, one copy is swapped and the other is not.
+    # Weights in neither follow the whole model. Of weights in both, one copy is swapped and the other is not.
     kept = [7, 5] if rest == "kept" else [0, 0]
     assert result.state["fc1.fc.weight"].tolist() == [[1, 0, 3.5, kept[0]], [2, 8, 3.5, kept[1]]]
     assert result.state["fc1.fc.bias"].tolist() == [10, 20]

@@ -24,7 +24,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def distances(n: int, width: int = 20, seed: int = 0) -> Tensor:
-    """Squared distances between two clouds of n points: costs such as neurons have."""
+    """Squared distances between two clouds of n points: costs similar to those of neurons."""
     return torch.cdist(randn(n, width, seed=seed), randn(n, width, seed=seed + 1)).square()
 
 
@@ -64,7 +64,7 @@ def test_with_real_costs_no_permutation_is_cheaper(values: np.ndarray) -> None:
 
 @pytest.mark.parametrize("n", [7, 40, 150, 400])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_for_many_neurons_it_costs_what_scipy_finds(n: int, dtype: torch.dtype) -> None:
+def test_for_many_neurons_the_total_cost_is_that_of_scipy(n: int, dtype: torch.dtype) -> None:
     for costs in (distances(n).to(dtype), randn(n, n).to(dtype), torch.rand(n, n, dtype=dtype) ** 3):
         places, neurons = linear_sum_assignment(costs.double().numpy())
         found = solve_assignment(costs)
@@ -79,13 +79,13 @@ def test_the_scale_of_the_costs_does_not_matter(scale: float) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 64])
-def test_neurons_stay_where_they_are_if_all_cost_the_same(n: int) -> None:
+def test_neurons_keep_their_places_if_all_cost_the_same(n: int) -> None:
     for value in (0.0, 3.7):
         assert torch.equal(solve_assignment(torch.full((n, n), value)), torch.arange(n))
 
 
-def test_neurons_stay_if_costs_are_those_of_the_place_plus_those_of_the_neuron() -> None:
-    """Every permutation costs the same then, though all places have the same favourite."""
+def test_neurons_keep_their_places_if_costs_are_sums_of_a_place_and_a_neuron_term() -> None:
+    """Every permutation costs the same, although all places have the same cheapest neuron."""
     costs = torch.arange(8.0)[:, None] + torch.arange(8.0).flip(0)[None]
     assert torch.equal(solve_assignment(costs), torch.arange(8))
 
@@ -99,7 +99,7 @@ def test_neurons_without_a_weight_stay_while_others_move() -> None:
     assert int((found != torch.arange(30)).sum()) > 10
 
 
-def test_if_every_place_can_have_its_favourite_nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_searched_if_every_place_can_have_its_cheapest_neuron(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solvers, "linear_sum_assignment", None)
     order = torch.randperm(50, generator=torch.Generator().manual_seed(0))
     costs = 1 + torch.rand(50, 50, generator=torch.Generator().manual_seed(1))
@@ -108,13 +108,13 @@ def test_if_every_place_can_have_its_favourite_nothing_is_searched(monkeypatch: 
     assert torch.equal(solve_assignment(torch.ones(50, 50)), torch.arange(50))
 
 
-def test_a_favourite_that_many_places_share_goes_where_the_sum_is_least() -> None:
+def test_a_neuron_that_is_cheapest_for_many_places_goes_where_the_sum_is_least() -> None:
     costs = torch.tensor([[0.0, 1.0, 5.0], [0.0, 4.0, 5.0], [0.0, 4.0, 2.0]])
     assert solve_assignment(costs).tolist() == [1, 0, 2]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_assignment_gives_the_same_order_again_and_leaves_its_costs_alone(dtype: torch.dtype) -> None:
+def test_assignment_is_repeatable_and_does_not_change_its_costs(dtype: torch.dtype) -> None:
     costs = distances(120).to(dtype)
     before = costs.clone()
     first = solve_assignment(costs)

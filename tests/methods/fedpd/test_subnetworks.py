@@ -1,4 +1,4 @@
-"""FedPD's local half: importance against a naive loop in float64, masks of exactly the asked size, and their parts."""
+"""FedPD's local half: importance against a naive loop in float64, masks of exactly the given ratio, and their parts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TASKS = {
 
 
 class Draw(ClientCorrection):
-    """A penalty on some of the weights, as MOON's is, which the batch takes part in."""
+    """A penalty on some of the weights that depends on the batch, as MOON's does."""
 
     def __init__(self, model: Network) -> None:
         self.weight = model.head.weight
@@ -61,7 +61,7 @@ CORRECTIONS: dict[str, Callable[[Network], ClientCorrection]] = {
 
 
 class Doubled(Samples):
-    """Samples in float64, where rounding cannot be taken for a mistake."""
+    """Samples in float64, where rounding cannot hide a mistake."""
 
     def batches(
         self, batch_size: int, generator: torch.Generator | None = None, augment: bool = False
@@ -133,7 +133,7 @@ def naive_importance(measure: Measure, objective: Proser, epochs: int) -> tuple[
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("measure", ["grad*weight", "grad"])
 def test_importance_is_that_of_a_naive_loop_over_the_last_epoch(measure: Measure, epochs: int) -> None:
-    # Large weights: a term that is left out, or counted once too often, must show.
+    # Large weights, so that a term that is missing or counted twice would show.
     objective = proser(open_weight=0.5, mix_weight=1.0)
     model = network("mlp")
     found = Importance(model, model.graph(), measure)
@@ -145,7 +145,7 @@ def test_importance_is_that_of_a_naive_loop_over_the_last_epoch(measure: Measure
             assert (ours[name] - expected).abs().max() < 1e-10 * float(expected.max()), name
 
 
-def test_in_float32_too_importance_and_weights_are_those_of_float64() -> None:
+def test_importance_and_weights_in_float32_are_those_of_float64() -> None:
     single, double = (TASKS["mlp"].build(CLASSES + 1, Rng(1)) for _ in range(2))
     found = [Importance(model, model.graph(), "grad*weight") for model in (single, double.double())]
     x, y = samples((6,)).all()
@@ -160,8 +160,8 @@ def test_in_float32_too_importance_and_weights_are_those_of_float64() -> None:
         assert all(torch.allclose(ours[name].double(), exact[name], rtol=1e-4, atol=1e-6) for name in exact)
 
 
-def test_the_open_loss_counts_unweighted() -> None:
-    """The first batch of a single epoch: no step has been taken yet, and the weight of L_open cannot matter."""
+def test_importance_uses_the_unweighted_open_loss() -> None:
+    """The first batch of a single epoch: before the first step, the weight of L_open has no effect."""
     once = []
     for open_weight in (0.01, 1.0):
         model = network("mlp")
@@ -175,13 +175,13 @@ def test_the_open_loss_counts_unweighted() -> None:
 
 @pytest.mark.parametrize("client_correction", CORRECTIONS)
 @pytest.mark.parametrize("name", TASKS)
-def test_looking_changes_neither_the_weights_nor_the_loss(name: str, client_correction: str) -> None:
+def test_measuring_importance_changes_neither_the_weights_nor_the_loss(name: str, client_correction: str) -> None:
     plainly, looked = network(name), network(name)
     before = weights_of(looked)
     without = trained(plainly, client_correction=client_correction)
     with_it = trained(looked, Importance(looked, looked.graph(), "grad*weight"), client_correction=client_correction)
     assert with_it.steps == without.steps == 6
-    # The loss is added up in float32.
+    # The loss is summed in float32.
     assert with_it.loss == pytest.approx(without.loss, rel=1e-6)
     expected, found = plainly.state_dict(), looked.state_dict()
     for key, tensor in expected.items():
@@ -190,7 +190,7 @@ def test_looking_changes_neither_the_weights_nor_the_loss(name: str, client_corr
 
 
 @pytest.mark.parametrize("client_correction", ["penalty", "prox"])
-def test_a_correction_bends_the_steps_but_is_no_part_of_the_loss_told(client_correction: str) -> None:
+def test_a_correction_changes_the_steps_but_not_the_reported_loss(client_correction: str) -> None:
     runs = {}
     for kind in ("none", client_correction):
         model = network("mlp")
@@ -200,7 +200,7 @@ def test_a_correction_bends_the_steps_but_is_no_part_of_the_loss_told(client_cor
         )
     (plain_run, plain_weights), (bent_run, bent_weights) = runs["none"], runs[client_correction]
     assert not torch.allclose(plain_weights["head.weight"], bent_weights["head.weight"], atol=1e-4)
-    # The penalty alone is over 10 here; the losses differ only by what the bent steps did.
+    # The penalty alone exceeds 10 here; the losses differ only because the steps differ.
     assert bent_run.loss == pytest.approx(plain_run.loss, abs=1)
 
 
@@ -232,7 +232,7 @@ def test_without_training_nothing_matters() -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_masks_are_for_weights_of_convs_and_dense_layers_with_the_head_and_no_norms(name: str) -> None:
+def test_conv_and_linear_weights_including_the_head_have_masks_but_norms_do_not(name: str) -> None:
     model = network(name)
     names = weight_names(model.graph())
     assert names == tuple(key for key, value in model.named_parameters() if value.dim() > 1)
@@ -251,7 +251,7 @@ def test_halves_are_rounded_up(ratio: float, count: int, expected: int) -> None:
 
 
 @pytest.mark.parametrize("ratio", [n / 10 for n in range(1, 10)])
-def test_a_mask_keeps_exactly_the_asked_share_of_the_largest(ratio: float) -> None:
+def test_a_mask_keeps_exactly_the_given_ratio_of_the_largest_scores(ratio: float) -> None:
     generator = torch.Generator().manual_seed(0)
     for shape in [(1,), (2,), (3,), (7,), (8,), (3, 3), (10, 10), (6, 1, 5, 5), (33, 31), (1001,)]:
         scores = torch.rand(shape, generator=generator)
@@ -286,7 +286,7 @@ def test_a_mask_is_that_of_a_stable_sort(scores: list[float], percent: int) -> N
 # --- parts -----------------------------------------------------------------------------------------------------
 
 
-def test_parts_do_not_overlap_and_leave_nothing_out() -> None:
+def test_every_weight_is_in_exactly_one_part() -> None:
     generator = torch.Generator().manual_seed(0)
     close, open_ = (torch.rand(6, 5, generator=generator) < 0.5 for _ in range(2))
     parts = Parts.of(close, open_)
@@ -296,7 +296,7 @@ def test_parts_do_not_overlap_and_leave_nothing_out() -> None:
     assert torch.equal(parts.open | parts.share, open_)
 
 
-def test_each_part_is_the_one_its_name_says() -> None:
+def test_parts_by_hand() -> None:
     close, open_ = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
     parts = Parts.of(close, open_)
     assert parts.share.tolist() == [True, False, False, False]

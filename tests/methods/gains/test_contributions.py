@@ -1,4 +1,4 @@
-"""Contribution-driven aggregation (Eq. 2-7) on toy clients worked out by hand, and where it is FedAvg's mean."""
+"""Contribution-driven aggregation (Eq. 2-7) on toy clients by hand, and where it equals FedAvg's mean."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedwild.methods.gains.contributions import both_sides, class_model, contributions, domain_model
 from fedwild.aggregation.means import weighted_mean, weighted_sum
-from fedwild.core.payload import Payload
 from fedwild.contract import Replies
+from fedwild.core.payload import Payload
+from fedwild.methods.gains.contributions import (
+    average_new_rows,
+    class_model,
+    client_weights,
+    contributions,
+    domain_model,
+)
 from tests.methods.by_hand import replies_of
 
 BODY, WEIGHT, BIAS = "encoder.weight", "head.weight", "head.bias"
@@ -44,13 +50,13 @@ def random_replies(sizes: dict[str, int], rows: int = 4, seed: int = 0) -> Repli
 
 
 def test_contributions_of_two_sources_by_hand() -> None:
-    # a = 1/(1+1) and 1/(1+3): shares 2/3 and 1/3 of what the newcomer's 20 of 60 samples leave.
+    # a = 1/(1+1) and 1/(1+3): 2/3 and 1/3 of the source clients' share, 40 of 60 samples.
     found = contributions({"a": 1.0, "b": 3.0}, {"a": 10, "b": 30, "new": 20}, 20, by_samples=False)
     assert found == pytest.approx({"a": 2 / 3 * 40 / 60, "b": 1 / 3 * 40 / 60}, rel=1e-14)
 
 
 def test_contributions_by_samples_by_hand() -> None:
-    # a = 10/2 and 30/4: shares 5/12.5 and 7.5/12.5.
+    # a = 10/2 and 30/4: 5/12.5 and 7.5/12.5 of the share.
     found = contributions({"a": 1.0, "b": 3.0}, {"a": 10, "b": 30, "new": 20}, 20, by_samples=True)
     assert found == pytest.approx({"a": 0.4 * 2 / 3, "b": 0.6 * 2 / 3}, rel=1e-14)
 
@@ -64,7 +70,7 @@ def test_contributions_of_three_sources_by_hand() -> None:
 
 @pytest.mark.parametrize("by_samples", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_sources_together_leave_the_newcomer_its_share_of_the_samples(seed: int, by_samples: bool) -> None:
+def test_the_contributions_sum_to_the_source_clients_share_of_the_samples(seed: int, by_samples: bool) -> None:
     generator = torch.Generator().manual_seed(seed)
     sizes = {f"c{i}": int(torch.randint(1, 5000, (), generator=generator)) for i in range(9)}
     differences = {name: float(torch.rand((), generator=generator)) * 10**seed for name in sizes}
@@ -73,17 +79,25 @@ def test_sources_together_leave_the_newcomer_its_share_of_the_samples(seed: int,
     assert sum(found.values()) == pytest.approx(total / (total + 700), abs=1e-12)
 
 
-def test_the_nearer_a_source_is_the_more_it_counts() -> None:
+def test_a_more_similar_source_client_has_more_weight() -> None:
     found = contributions({"far": 5.0, "near": 0.1}, {"far": 9, "near": 9, "new": 9}, 9, by_samples=True)
     assert found["near"] > found["far"] > 0
 
 
 @pytest.mark.parametrize("by_samples", [True, False])
-def test_a_source_without_samples_says_nothing(by_samples: bool) -> None:
+def test_a_source_client_without_samples_has_no_weight(by_samples: bool) -> None:
     found = contributions({"a": 1.0, "b": 0.0}, {"a": 10, "b": 0, "new": 10}, 10, by_samples)
     assert found == {"a": 0.5, "b": 0.0}
     assert contributions({"b": 0.0}, {"b": 0, "new": 10}, 10, by_samples) == {"b": 0.0}
     assert contributions({"b": 0.0}, {"b": 0, "new": 0}, 0, by_samples) == {"b": 0.0}
+
+
+@pytest.mark.parametrize(("target_weight", "expected"), [(None, 1 / 3), (2, 2.0)])
+def test_the_newcomer_gets_the_rest_or_a_fixed_weight(target_weight: int | None, expected: float) -> None:
+    sizes, differences = {"a": 10, "b": 30, "new": 20}, {"a": 1.0, "b": 3.0}
+    found = client_weights(differences, sizes, "new", True, target_weight)
+    assert found.pop("new") == pytest.approx(expected)
+    assert found == contributions(differences, sizes, 20, by_samples=True)
 
 
 # --- Eq. 4 and 5: a new domain -------------------------------------------------------------------------------
@@ -107,7 +121,7 @@ def test_a_domain_s_encoder_and_classifier_are_sums_with_their_own_weights() -> 
     [(True, {"a": 7, "b": 120, "c": 33, "new": 50}), (False, {"a": 40, "b": 40, "c": 40, "new": 55})],
 )
 def test_equal_differences_give_fedavg_s_mean(by_samples: bool, sizes: dict[str, int]) -> None:
-    """Weighed by samples whatever the sizes are, weighed by nearness alone where sources are of one size."""
+    """Weighted by samples for any sizes; weighted by similarity alone if source clients have equal sizes."""
     replies = random_replies(sizes)
     sources = contributions(dict.fromkeys(("a", "b", "c"), 0.37), sizes, sizes["new"], by_samples)
     weights = {**sources, "new": 1 - sum(sources.values())}
@@ -116,11 +130,11 @@ def test_equal_differences_give_fedavg_s_mean(by_samples: bool, sizes: dict[str,
     assert found.keys() == mean.keys()
     for name, tensor in mean.items():
         assert torch.allclose(found[name].double(), tensor.double(), atol=1e-6), name
-    # Whole numbers are no numbers to average.
+    # Integers are not averaged.
     assert found["norm.num_batches_tracked"].dtype == torch.int64
 
 
-def test_weighed_by_nearness_alone_sources_of_other_sizes_are_not_fedavg() -> None:
+def test_weighted_by_similarity_alone_sizes_do_not_count() -> None:
     sizes = {"a": 7, "b": 120, "new": 50}
     sources = contributions({"a": 0.3, "b": 0.3}, sizes, 50, by_samples=False)
     assert sources["a"] == sources["b"]
@@ -137,7 +151,7 @@ def test_new_classes_by_hand() -> None:
     )
     model = class_model(replies, {"a": 0.25, "b": 0.25, "new": 0.5}, "new", [2])
     assert model[BODY].tolist() == [0.25 + 0.75 + 4.0]
-    # Old rows: (10 * 1 + 30 * 5) / 40 and so on; nearness has no part in them.
+    # Old rows: (10 * 1 + 30 * 5) / 40 and so on; similarity does not count for them.
     assert model[WEIGHT].tolist() == [[4.0], [5.0], [70.0]]
     assert model[BIAS].tolist() == [2.5, 0.5, 70.0]
 
@@ -145,7 +159,7 @@ def test_new_classes_by_hand() -> None:
 def test_old_rows_are_the_sources_mean_and_new_rows_the_newcomer_s_bit_for_bit() -> None:
     sizes = {"a": 7, "b": 121, "c": 33, "new": 50}
     replies = random_replies(sizes)
-    # Rows in the middle, as where an objective's output for "unknown" comes last.
+    # Rows in the middle, as if an objective's output for "unknown" is the last one.
     model = class_model(replies, {"a": 0.1, "b": 0.3, "c": 0.2, "new": 0.4}, "new", range(1, 3))
     mean = weighted_mean((r for r in replies if r.client != "new"), "model")
     newcomer = next(r.payload.group("model") for r in replies if r.client == "new")
@@ -157,48 +171,48 @@ def test_old_rows_are_the_sources_mean_and_new_rows_the_newcomer_s_bit_for_bit()
     assert torch.equal(model[BODY], expected[BODY])
 
 
-def test_without_samples_at_any_source_the_whole_head_is_the_newcomer_s() -> None:
+def test_without_samples_at_source_clients_the_whole_head_is_the_newcomer_s() -> None:
     replies = random_replies({"a": 0, "new": 5})
     model = class_model(replies, {"a": 0.0, "new": 1.0}, "new", [3])
     newcomer = next(r.payload.group("model") for r in replies if r.client == "new")
     assert all(torch.equal(model[name], newcomer[name]) for name in (BODY, WEIGHT, BIAS))
 
 
-def test_new_rows_of_both_sides_by_hand() -> None:
+def test_averaged_new_rows_by_hand() -> None:
     replies = replies_of(
         a=reply(10, [1.0], [[1.0], [12.0]], [1.0, 0.0]),
         b=reply(30, [3.0], [[5.0], [4.0]], [3.0, 2.0]),
         new=reply(40, [8.0], [[50.0], [20.0]], [50.0, 5.0]),
     )
     model = class_model(replies, {"a": 0.25, "b": 0.25, "new": 0.5}, "new", [1])
-    found = both_sides(model, replies, "new", [1])
-    # Midway between the newcomer's 20 and the sources' mean, (10 * 12 + 30 * 4) / 40; old rows stay theirs.
+    found = average_new_rows(model, replies, "new", [1])
+    # Halfway between the newcomer's 20 and the source mean (10 * 12 + 30 * 4) / 40; old rows do not change.
     assert found[WEIGHT].tolist() == [[4.0], [(20.0 + 6.0) / 2]]
     assert found[BIAS].tolist() == [2.5, (5.0 + 1.5) / 2]
     assert found[BODY].tolist() == model[BODY].tolist()
     assert model[WEIGHT].tolist() == [[4.0], [20.0]]
 
 
-def test_old_rows_are_bit_equal_to_the_sources_mean_with_new_rows_of_both_sides_too() -> None:
+def test_averaging_new_rows_does_not_change_old_rows() -> None:
     replies = random_replies({"a": 3, "b": 50, "new": 5})
     model = class_model(replies, {"a": 0.4, "b": 0.1, "new": 0.5}, "new", [2])
-    found = both_sides(model, replies, "new", [2])
+    found = average_new_rows(model, replies, "new", [2])
     mean = weighted_mean((r for r in replies if r.client != "new"), "model")
     assert mean is not None
     assert all(torch.equal(found[name][[0, 1, 3]], mean[name][[0, 1, 3]]) for name in (WEIGHT, BIAS))
 
 
-def test_where_no_source_has_samples_new_rows_are_the_newcomer_s() -> None:
+def test_without_samples_at_source_clients_new_rows_are_not_averaged() -> None:
     replies = random_replies({"a": 0, "new": 5})
     model = class_model(replies, {"a": 0.0, "new": 1.0}, "new", [2, 3])
-    found = both_sides(model, replies, "new", [2, 3])
+    found = average_new_rows(model, replies, "new", [2, 3])
     assert all(torch.equal(found[name], model[name]) for name in model)
 
 
 # --- sums ----------------------------------------------------------------------------------------------------
 
 
-def test_weighted_sums_leave_out_what_weighs_nothing() -> None:
+def test_weighted_sums_omit_tensors_with_weight_0() -> None:
     replies = random_replies({"a": 3, "b": 5})
 
     def weight(r: Any, name: str) -> float:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fedwild.methods.gains.differences import classifier_difference, feature_difference, features
+from fedwild.methods.gains.differences import classifier_difference, embed_probes, feature_difference
 from fedwild.models import build
 
 
@@ -25,25 +25,25 @@ def test_diff_c_is_half_the_sum_of_both_norms() -> None:
     body = {"encoder.weight": torch.ones(3)}
     expected = (math.sqrt(4 + 4) + math.sqrt(9 + 16)) / 2
     assert classifier_difference(first, second) == pytest.approx(expected, rel=1e-12)
-    # The encoder has no part in it.
+    # The encoder does not count.
     assert classifier_difference({**first, **body}, {**second, "encoder.weight": torch.zeros(3)}) == pytest.approx(
         expected
     )
 
 
-def test_a_head_without_bias_differs_in_its_weights_alone() -> None:
+def test_heads_without_bias_differ_in_their_weights_only() -> None:
     first, second = {"head.weight": torch.zeros(1, 2)}, {"head.weight": torch.tensor([[3.0, 4.0]])}
     assert classifier_difference(first, second) == 2.5
 
 
-def test_features_are_embeddings_in_evaluation_mode_whatever_the_number_of_probes() -> None:
+def test_probes_are_embedded_in_evaluation_mode_in_batches() -> None:
     torch.manual_seed(0)
     model = build("digit-cnn", (1, 8, 8), 3, params={"width": 0.05})
     model.train()
     probes = torch.rand(300, 1, 8, 8)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    found = features(model, probes)
+    found = embed_probes(model, probes)
     assert found.shape == (300, model.embedding_dim)
-    assert torch.allclose(found[:7], features(model, probes[:7]), atol=1e-6)
-    # Nothing of the probes stays in running means.
+    assert torch.allclose(found[:7], embed_probes(model, probes[:7]), atol=1e-6)
+    # Running means do not change.
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

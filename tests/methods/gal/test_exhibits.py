@@ -28,7 +28,9 @@ def record(counts: list[ClassCount], events: list[dict[str, Any]] | None = None)
     return Record(Server(PLAIN, registry, Step("describe", 1, 9), Rng(0), state=state), events or [])
 
 
-def exhibits_of(counts: list[ClassCount], events: list[dict[str, Any]] | None = None, name: str = "ppm") -> dict[str, Any]:
+def exhibits_of(
+    counts: list[ClassCount], events: list[dict[str, Any]] | None = None, name: str = "ppm"
+) -> dict[str, Any]:
     kind = ESTIMATORS.get(name)
     found = discovery_exhibits(record(counts, events), kind(kind.Params()))
     assert {exhibit.section for exhibit in found} <= {SECTION}

@@ -1,4 +1,4 @@
-"""Which samples are novel: cosines, histograms, and thresholds against a count of the samples themselves."""
+"""Which samples are novel: cosines, histograms, and thresholds compared with counts of the samples themselves."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import torch
 
 from fedwild.methods.gal.novelty import (
     BINS,
-    accepting,
-    histogram,
-    known_share,
-    likeness,
-    nearest,
-    separating,
-    upper_edge,
+    accepting_threshold,
+    bin_edge,
+    cosine_histogram,
+    max_cosine,
+    max_known_share,
+    nearest_prototype,
+    novelty_threshold,
+    separating_threshold,
 )
 
 Samples = np.ndarray
@@ -28,12 +29,12 @@ OVERLAPPING = {"known": (12.0, 3.0), "novel": (5.0, 5.0)}
 
 
 def cosines(a: float, b: float, n: int, seed: int) -> Samples:
-    """Cosines between 0 and 1 as networks with rectified features have them."""
+    """Return cosines between 0 and 1, as in networks with rectified features."""
     return np.random.default_rng(seed).beta(a, b, size=n)
 
 
 def counted(values: Samples) -> np.ndarray:
-    return histogram(torch.as_tensor(values)).double().numpy()
+    return cosine_histogram(torch.as_tensor(values)).double().numpy()
 
 
 def pool_of(kind: dict[str, tuple[float, float]], known: int, novel: int, seed: int = 1) -> Samples:
@@ -43,17 +44,17 @@ def pool_of(kind: dict[str, tuple[float, float]], known: int, novel: int, seed: 
 # --- cosines and histograms -----------------------------------------------------------------------------------
 
 
-def test_likeness_is_the_largest_cosine_to_any_row() -> None:
+def test_max_cosine_is_the_largest_cosine_to_any_row() -> None:
     z = torch.tensor([[3.0, 4.0], [0.0, -2.0], [1.0, 0.0]])
     rows = torch.tensor([[10.0, 0.0], [0.0, 0.5]])
-    assert likeness(z, rows).tolist() == pytest.approx([0.8, 0.0, 1.0])
-    assert likeness(torch.empty(0, 2), rows).shape == (0,)
+    assert max_cosine(z, rows).tolist() == pytest.approx([0.8, 0.0, 1.0])
+    assert max_cosine(torch.empty(0, 2), rows).shape == (0,)
 
 
-def test_the_nearest_prototype_is_so_by_direction_not_by_distance() -> None:
+def test_the_nearest_prototype_has_the_largest_cosine() -> None:
     z = torch.tensor([[1.0, 0.1], [0.1, 1.0]])
     prototypes = torch.tensor([[0.7, 0.7], [90.0, 0.0], [0.0, 50.0]])
-    assert nearest(z, prototypes).tolist() == [1, 2]
+    assert nearest_prototype(z, prototypes).tolist() == [1, 2]
 
 
 def test_a_histogram_counts_every_cosine_between_its_edges() -> None:
@@ -61,7 +62,7 @@ def test_a_histogram_counts_every_cosine_between_its_edges() -> None:
     found = counted(values)
     expected = [sum(low <= v < high for v in values) for low, high in pairwise(EDGES)]
     assert found.shape == (BINS,)
-    # A cosine within rounding of an edge may be on either side of it.
+    # Because of rounding, a cosine at an edge may be on either side of it.
     assert np.abs(np.cumsum(found) - np.cumsum(expected)).max() <= 1
     assert found.sum() == 500
 
@@ -73,128 +74,133 @@ def test_cosines_at_and_beyond_the_ends_are_counted() -> None:
     assert counted(np.empty(0)).sum() == 0
 
 
-def test_edges_run_from_minus_1_to_1() -> None:
-    assert [upper_edge(0), upper_edge(BINS // 2), upper_edge(BINS)] == [-1.0, 0.0, 1.0]
+def test_edges_are_between_minus_1_and_1() -> None:
+    assert [bin_edge(0), bin_edge(BINS // 2), bin_edge(BINS)] == [-1.0, 0.0, 1.0]
 
 
-# --- a threshold that accepts known samples -------------------------------------------------------------------
+# --- the accepting threshold ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("accept", ACCEPTS)
 @pytest.mark.parametrize("seed", range(3))
-def test_the_threshold_is_the_largest_edge_with_at_most_the_rest_of_known_samples_below(
-    accept: float, seed: int
-) -> None:
+def test_the_accepting_threshold_is_the_largest_edge_with_enough_known_samples_above(accept: float, seed: int) -> None:
     values = cosines(8, 3, 237, seed)
     allowed = [edge for edge in EDGES if (values < edge - 1e-6).mean() <= 1 - accept + 1e-9]
-    found = accepting(counted(values), accept)
+    found = accepting_threshold(counted(values), accept)
     assert found == pytest.approx(allowed[-1])
     assert (values >= found - 1e-6).mean() >= accept
 
 
-def test_by_hand_two_in_ten_below() -> None:
+def test_the_accepting_threshold_by_hand() -> None:
     known = np.zeros(BINS)
     known[[100, 120, 150]] = [1, 1, 8]
-    # Of ten samples one lies below the edge of bin 120, two below that of bin 150.
-    assert accepting(known, 1.0) == pytest.approx(upper_edge(100))
-    assert accepting(known, 0.9) == pytest.approx(upper_edge(120))
-    assert accepting(known, 0.8) == pytest.approx(upper_edge(150))
-    assert accepting(known, 0.1) == pytest.approx(upper_edge(150))
+    # Of ten samples, one lies below the edge of bin 120 and two below that of bin 150.
+    assert accepting_threshold(known, 1.0) == pytest.approx(bin_edge(100))
+    assert accepting_threshold(known, 0.9) == pytest.approx(bin_edge(120))
+    assert accepting_threshold(known, 0.8) == pytest.approx(bin_edge(150))
+    assert accepting_threshold(known, 0.1) == pytest.approx(bin_edge(150))
 
 
-def test_without_known_samples_everything_may_be_novel() -> None:
+def test_without_known_samples_all_samples_may_be_novel() -> None:
     nothing, pool = np.zeros(BINS), counted(cosines(2, 2, 50, 0))
-    assert accepting(nothing, 0.95) == 1.0
-    assert separating(nothing, pool, 0.95) == 1.0
-    assert separating(nothing, nothing, 0.95) == 1.0
-    assert known_share(nothing, pool) == 0.0
+    assert accepting_threshold(nothing, 0.95) == 1.0
+    assert separating_threshold(nothing, pool, 0.95) == 1.0
+    assert separating_threshold(nothing, nothing, 0.95) == 1.0
+    assert max_known_share(nothing, pool) == 0.0
 
 
 def test_without_a_pool_the_threshold_is_the_accepting_one() -> None:
     known = counted(cosines(12, 3, 300, 0))
-    assert known_share(known, np.zeros(BINS)) == 0.0
-    assert separating(known, np.zeros(BINS), 0.9) == accepting(known, 0.9) < 1.0
+    assert max_known_share(known, np.zeros(BINS)) == 0.0
+    assert separating_threshold(known, np.zeros(BINS), 0.9) == accepting_threshold(known, 0.9) < 1.0
 
 
-# --- a threshold that separates this pool ---------------------------------------------------------------------
+# --- the separating threshold ---------------------------------------------------------------------------------
 
 
-def test_the_known_share_is_the_least_ratio_of_upper_tails_by_hand() -> None:
+def test_the_known_share_is_the_smallest_ratio_of_upper_tails_by_hand() -> None:
     known, pool = np.zeros(BINS), np.zeros(BINS)
     known[[120, 150, 180]] = [2, 4, 4]
     pool[[50, 130, 160, 190]] = [10, 4, 4, 2]
     # From -1: 1 / 1; from bin 121: (10 / 20) / (8 / 10); from 151: (6 / 20) / (4 / 10); from 161: (2 / 20) / (4 / 10).
-    assert known_share(known, pool) == pytest.approx(0.25)
+    assert max_known_share(known, pool) == pytest.approx(0.25)
 
 
-def test_tails_of_less_than_a_tenth_of_the_known_samples_say_nothing() -> None:
+def test_tails_with_less_than_a_tenth_of_the_known_samples_are_ignored() -> None:
     known, pool = np.zeros(BINS), np.zeros(BINS)
     known[[150, 190]] = [95, 5]
     pool[[40, 150]] = [50, 50]
-    # Nobody of the pool is beyond bin 151, where only 5 % of the known ones are.
-    assert known_share(known, pool) == pytest.approx(0.5)
+    # No sample of the pool is above bin 151, where only 5 % of the known ones are.
+    assert max_known_share(known, pool) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.8, 1.0])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_known_share_of_a_mixture_is_found(share: float, seed: int) -> None:
-    # The least of many ratios is too small by their noise, the novel samples' own tail makes it too large.
+def test_the_known_share_of_a_mixture_is_estimated(share: float, seed: int) -> None:
+    # Noise makes the smallest of many ratios too small, and the tail of novel samples makes it too large.
     for n, noise in ((2000, 0.2), (40_000, 0.05)):
         for kind, tail in ((SEPARABLE, 0.001), (OVERLAPPING, 0.1)):
             pool = pool_of(kind, int(n * share), n - int(n * share), seed)
-            found = known_share(counted(cosines(*kind["known"], n, seed + 50)), counted(pool))
+            found = max_known_share(counted(cosines(*kind["known"], n, seed + 50)), counted(pool))
             assert share * (1 - noise) <= found <= share * (1 + noise) + (1 - share) * tail
 
 
-def test_a_pool_without_known_samples_is_kept_whole_where_it_is_separable() -> None:
+def test_all_of_a_separable_pool_without_known_samples_is_novel() -> None:
     known = counted(cosines(*SEPARABLE["known"], 1000, 0))
     pool = pool_of(SEPARABLE, 0, 800)
-    threshold = separating(known, counted(pool), 0.95)
+    threshold = separating_threshold(known, counted(pool), 0.95)
     assert (pool < threshold).all()
-    # Where it is not, as much of it is kept as known samples allow, and more than the accepting threshold keeps.
+    # If it is not separable, more samples are novel than with the accepting threshold.
     known, pool = counted(cosines(*OVERLAPPING["known"], 1000, 0)), pool_of(OVERLAPPING, 0, 800)
-    threshold = separating(known, counted(pool), 0.95)
+    threshold = separating_threshold(known, counted(pool), 0.95)
     assert (pool < threshold).mean() > 0.98
-    assert (pool < accepting(known, 0.95)).mean() < 0.8
+    assert (pool < accepting_threshold(known, 0.95)).mean() < 0.8
 
 
-def test_a_pool_of_known_samples_alone_is_left_to_the_accepting_threshold() -> None:
+def test_a_pool_of_known_samples_gets_the_accepting_threshold() -> None:
     known, pool = (counted(cosines(*OVERLAPPING["known"], 2000, seed)) for seed in (0, 1))
-    assert known_share(known, pool) > 0.9
-    assert separating(known, pool, 0.95) == accepting(known, 0.95)
+    assert max_known_share(known, pool) > 0.9
+    assert separating_threshold(known, pool, 0.95) == accepting_threshold(known, 0.95)
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5])
-def test_the_threshold_keeps_most_novel_samples_less_known_ones(share: float) -> None:
-    """Against all thresholds, by a count of samples whose kind is known here and not there."""
+def test_the_threshold_maximises_novel_minus_known_samples(share: float) -> None:
+    """Compare with all thresholds, using the true kind of each sample."""
     n = 4000
     known = counted(cosines(*OVERLAPPING["known"], 3000, 7))
     pool = pool_of(OVERLAPPING, int(n * share), n - int(n * share))
     is_known = np.arange(n) < n * share
-    threshold = separating(known, counted(pool), 0.95)
+    threshold = separating_threshold(known, counted(pool), 0.95)
 
     def gain(edge: float) -> float:
         return float(((pool < edge) & ~is_known).mean() - ((pool < edge) & is_known).mean())
 
     assert gain(threshold) > max(gain(edge) for edge in EDGES) - 0.02
-    assert gain(threshold) > gain(accepting(known, 0.95)) + 0.02
+    assert gain(threshold) > gain(accepting_threshold(known, 0.95)) + 0.02
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", [SEPARABLE, OVERLAPPING], ids=["separable", "overlapping"])
-def test_thresholds_fall_with_accept_and_separating_is_never_below_accepting(
+def test_thresholds_fall_with_accept_and_the_separating_one_is_never_below_the_accepting_one(
     kind: dict[str, tuple[float, float]], seed: int
 ) -> None:
     known = counted(cosines(*kind["known"], 150, seed))
     pool = counted(pool_of(kind, 60, 90, seed + 10))
-    pairs = [(accepting(known, accept), separating(known, pool, accept)) for accept in ACCEPTS]
+    pairs = [(accepting_threshold(known, accept), separating_threshold(known, pool, accept)) for accept in ACCEPTS]
     assert all(apart >= plain for plain, apart in pairs)
     assert pairs == sorted(pairs, reverse=True)
     assert pairs[0][0] > pairs[-1][0]
 
 
-def test_a_novel_sample_along_a_known_row_is_not_novel_at_the_largest_threshold_below_1() -> None:
-    # Eq. 5 is strict: a cosine of exactly r is known.
+def test_a_cosine_equal_to_the_threshold_is_known() -> None:
+    # The inequality in Eq. 5 is strict.
     z, rows = torch.tensor([[1.0, 0.0], [1.0, math.sqrt(3)]]), torch.tensor([[1.0, 0.0]])
-    assert (likeness(z, rows) < upper_edge(150)).tolist() == [False, False]
-    assert (likeness(z, rows) < upper_edge(151)).tolist() == [False, True]
+    assert (max_cosine(z, rows) < bin_edge(150)).tolist() == [False, False]
+    assert (max_cosine(z, rows) < bin_edge(151)).tolist() == [False, True]
+
+
+def test_the_rule_chooses_the_threshold() -> None:
+    known, pool = counted(cosines(*OVERLAPPING["known"], 150, 0)), counted(pool_of(OVERLAPPING, 60, 90))
+    assert novelty_threshold(known, pool, "fixed", 0.9, 0.37) == 0.37
+    assert novelty_threshold(known, pool, "accept", 0.9, 0.37) == accepting_threshold(known, 0.9)
+    assert novelty_threshold(known, pool, "separate", 0.9, 0.37) == separating_threshold(known, pool, 0.9)

@@ -43,7 +43,10 @@ def test_a_description_is_kept() -> None:
     assert state.info == {"other": 1, "novelty": 0.25, "bias": 1.5}
     assert set(state.tensors) == {f"known_clusters/{name}" for name in ("centroids", "counts", "labels")}
     again = Description.of(stored(state))
-    assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(asdict(again).values(), asdict(description).values(), strict=True))
+    assert all(
+        torch.equal(torch.as_tensor(a), torch.as_tensor(b))
+        for a, b in zip(asdict(again).values(), asdict(description).values(), strict=True)
+    )
     known = again.known_classes(torch.eye(2))
     assert known.rows.tolist() == [[1, 0], [0, 1]]
     assert known.clusters.centroids.tolist() == [[1, 2], [3, 4]]

@@ -11,21 +11,32 @@ import torch
 from PIL import Image
 
 from fedwild import api
-from fedwild.api import Run
-from fedwild.data import Dataset, DataSettings, samples_of
 from fedwild.core.errors import UserError
+from fedwild.data import Dataset, DataSettings, samples_of
+from fedwild.lifecycle.run import Run
 from fedwild.openset.adversarial import enhance
+from fedwild.openset.outliers import OUTLIERS
 from fedwild.results.pictures.contact_sheet import (
     EVERY,
     check_images,
     data_sheet,
-    full_range,
+    draw_varied,
     run_sheet,
-    varied,
+    to_full_range,
 )
-from fedwild.openset.outliers import OUTLIERS
-from fedwild.results.pictures.drawing import LINE, MARGIN, cut
-from fedwild.results.pictures.sheet import GAP, WIDE_GAP, Layout, Sheet, cell_size, draw, pixels, write
+from fedwild.results.pictures.sheet import (
+    GAP,
+    LINE,
+    MARGIN,
+    WIDE_GAP,
+    Layout,
+    Sheet,
+    cell_size,
+    draw,
+    fill_rows,
+    pixels,
+    write,
+)
 
 PLAIN = DataSettings()
 GREY, COLOUR, VOLUMES = (1, 8, 8), (3, 32, 32), (1, 6, 12, 12)
@@ -145,9 +156,9 @@ def test_samples_are_of_different_classes_where_possible_and_in_their_order() ->
     labels = torch.tensor([0] * 50 + [1, 2, 3])
     for seed in range(5):
         generator = torch.Generator().manual_seed(seed)
-        assert labels[varied(labels, 4, generator)].tolist() == [0, 1, 2, 3]
-        assert labels[varied(labels, 6, generator)].tolist() == [0, 0, 0, 1, 2, 3]
-        assert sorted(varied(labels[50:], 9, generator).tolist()) == [0, 1, 2]
+        assert labels[draw_varied(labels, 4, generator)].tolist() == [0, 1, 2, 3]
+        assert labels[draw_varied(labels, 6, generator)].tolist() == [0, 0, 0, 1, 2, 3]
+        assert sorted(draw_varied(labels[50:], 9, generator).tolist()) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("shape", [(7,), (1, 3, 8)])
@@ -196,21 +207,30 @@ def test_notes_take_a_line_under_each_row_and_long_ones_make_room() -> None:
 
 
 def test_long_names_are_cut() -> None:
-    assert cut("short") == "short"
-    assert cut("a name without an end") == "a name withou…"
+    layout = Layout(sheet_of(dataset_of(*GREY)))
+    assert layout.row_name("short") == "short"
+    assert layout.row_name("a name without an end") == "a name withou…"
 
 
-@pytest.mark.parametrize("path", ["none/such.png", "."])
+def test_short_rows_end_in_white() -> None:
+    rows = [np.full((n, 2, 3, 3), n, dtype=np.uint8) for n in (1, 3)]
+    filled = fill_rows(rows, (2, 3))
+    assert filled.shape == (2, 3, 2, 3, 3)
+    assert filled[:, :, 0, 0, 0].tolist() == [[1, 255, 255], [3, 3, 3]]
+    assert fill_rows([], (2, 3)).shape == (0, 1, 2, 3, 3)
+
+
+@pytest.mark.parametrize("path", ["none/such.png", "none/such.pdf"])
 def test_a_sheet_that_cannot_be_written_is_a_user_error(path: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--png .* cannot be written"):
+    with pytest.raises(UserError, match=r"--out .* cannot be written"):
         write(sheet_of(dataset_of(*GREY)), tmp_path / path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sheet_is_written_as_png(tmp_path: Path) -> None:
     sheet = sheet_of(dataset_of(*GREY))
-    write(sheet, tmp_path / "sheet.dat")
-    with Image.open(tmp_path / "sheet.dat") as image:
+    write(sheet, tmp_path / "sheet.png")
+    with Image.open(tmp_path / "sheet.png") as image:
         assert image.format == "PNG"
         assert np.array_equal(np.asarray(image), np.asarray(draw(sheet)))
 
@@ -254,7 +274,7 @@ def test_the_figures_are_those_of_the_clients_own_model(voters: Run) -> None:
     sheet = run_sheet(voters, "client-01", rows=4, columns=4, seed=2)
     samples = sheet.about["samples"]
     data = voters.config.data
-    x = samples_of(voters.experiment.dataset, [sample["row"] for sample in samples], data=data).all()[0]
+    x = samples_of(voters.experiment.dataset, np.array([sample["row"] for sample in samples]), data=data).all()[0]
     # `swap` exchanges upper and lower or left and right halves: which of the two, the picture says.
     first, second = x.roll(4, 2), x.roll(4, 3)
     upright = [np.array_equal(pixels(first, data)[i], sheet.pictures[i, 1]) for i in range(4)]
@@ -266,7 +286,7 @@ def test_the_figures_are_those_of_the_clients_own_model(voters: Run) -> None:
         expected = model(batch).softmax(1)[:, -1].tolist()
         assert [row[column] for row in sheet.notes] == [f"{value:.2f}" for value in expected]
     change = (after - before).abs()
-    assert np.array_equal(sheet.pictures[:, 3], pixels(full_range(change), PLAIN))
+    assert np.array_equal(sheet.pictures[:, 3], pixels(to_full_range(change), PLAIN))
     assert [sample["largest_change"][0] for sample in samples] == pytest.approx(change.flatten(1).amax(1).tolist())
     assert [sample["unknown"]["x"] for sample in samples] == pytest.approx(model(x).softmax(1)[:, -1].tolist())
     assert sheet.notes[0][3].startswith("max 0.")
@@ -295,4 +315,4 @@ def test_one_model_for_all_with_another_objective_takes_the_usual_settings(tmp_p
 
 def test_a_change_is_scaled_to_the_full_range_and_none_stays_black() -> None:
     change = torch.tensor([[0.0, 0.002], [0.0, 0.0]]).view(2, 1, 1, 2)
-    assert full_range(change).flatten().tolist() == [0, 1, 0, 0]
+    assert to_full_range(change).flatten().tolist() == [0, 1, 0, 0]

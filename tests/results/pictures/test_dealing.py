@@ -1,7 +1,10 @@
+"""Who holds how many samples of which class: the counts, in the terminal and as a figure."""
+
 from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ from PIL import Image
 from rich.console import Console
 
 from fedwild.data import DataSettings, make_split
-from fedwild.results.pictures.dealing import class_counts, png_picture, terminal_picture
+from fedwild.results.pictures.dealing import class_counts, draw, terminal_picture, write
 from tests.data.helpers import toy
 
 
@@ -55,10 +58,36 @@ def test_two_hundred_clients_and_a_hundred_classes_still_fit(width: int) -> None
 
 
 @pytest.mark.parametrize(("clients", "classes"), [(1, 1), (5, 4), (200, 100)])
-def test_the_png_is_a_legible_size(tmp_path: Path, clients: int, classes: int) -> None:
+def test_the_figure_shows_every_count_and_fits_on_a_page(tmp_path: Path, clients: int, classes: int) -> None:
     dataset = toy(per_class=200 // classes + 1, classes=classes)
     split = make_split(dataset, DataSettings(), "iid", {}, clients, 0)
-    with Image.open(png_picture(dataset, split, tmp_path / "p.png")) as image:
+    axes: Any = draw(dataset, split).axes[0]
+    assert np.array_equal(axes.images[0].get_array(), class_counts(dataset, split))
+    assert axes.get_yticklabels()[0].get_text() == split.clients[0].name
+    if classes == 4:
+        totals = [text.get_text() for text in axes.texts if getattr(text, "xy", (0, 0))[0] == 1][: len(split.clients)]
+        assert totals == [str(total) for total in class_counts(dataset, split).sum(axis=1)]
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["class0", "class1", "class2", "class3"]
+    write(dataset, split, tmp_path / "p.png")
+    with Image.open(tmp_path / "p.png") as image:
         assert image.format == "PNG"
-        assert max(image.size) < 2000
-        assert len(image.convert("L").getcolors() or []) > 3
+        assert max(image.size) < 2500
+
+
+def test_a_thousand_clients_are_added_up_in_groups_and_none_is_lost() -> None:
+    dataset = toy(per_class=300)
+    split = make_split(dataset, DataSettings(), "iid", {}, 1000, 0)
+    (axes,) = draw(dataset, split).axes
+    shown = np.asarray(axes.images[0].get_array())
+    assert shown.shape == (250, 4)
+    assert np.array_equal(shown, class_counts(dataset, split).reshape(250, 4, 4).sum(axis=1))
+    assert axes.get_yticklabels()[0].get_text() == "client-000..client-003"
+
+
+@pytest.mark.parametrize("kind", ["svg", "pdf"])
+def test_the_same_split_gives_the_same_file(kind: str, tmp_path: Path) -> None:
+    dataset = toy(per_class=50)
+    split = make_split(dataset, DataSettings(novel=1), "iid", {}, 5, 0)
+    for name in "ab":
+        write(dataset, split, tmp_path / f"{name}.{kind}")
+    assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()

@@ -7,42 +7,35 @@ import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from matplotlib.colors import to_hex
 
 from fedwild import api
-from fedwild.api import Run
 from fedwild.core.errors import UserError
+from fedwild.core.rng import Rng
+from fedwild.lifecycle.run import Run
 from fedwild.results.pictures import features as module
 from fedwild.results.pictures.features import (
-    COLOURS,
-    DARK,
     MIN_SAMPLES,
-    LINE,
-    RIM,
-    SIDE,
     Features,
-    Layout,
     Real,
     by_chance,
     check_embeddings,
-    colour,
     draw,
-    draw_points,
     drawn,
     feature_figures,
     figures,
-    on_a_map,
+    map_embeddings,
     perplexity_for,
-    places_of,
-    same_kind,
+    same_kind_shares,
     write,
 )
 from fedwild.results.pictures.shown_run import ShownRun
-from fedwild.core.rng import Rng
+from fedwild.results.pictures.style import COLOURS, INK
 from tests.conftest import Cli, Refused, unfinish
 
 SHOW = ("show", "features")
@@ -77,8 +70,8 @@ def features_of(
     """A map without a run."""
     others = tuple(sorted(set(true) - set(known)))
     about = ShownRun("runs/some", "fedavg", client, 3, known, others)
-    kin = np.linspace(0, 1, len(true))
-    return Features(about, 0, list(range(len(true))), points, true, ["a"] * len(true), kin)
+    shares = np.linspace(0, 1, len(true))
+    return Features(about, 0, list(range(len(true))), points, true, ["a"] * len(true), shares)
 
 
 def random_points(count: int) -> Real:
@@ -117,7 +110,7 @@ def test_the_neighbours_are_those_in_the_embedding_space_by_brute_force(fedavg: 
             (j for j in range(SAMPLES) if j != i), key=lambda j: ((embeddings[i] - embeddings[j]) ** 2).sum()
         )
         shares.append(sum(is_known[j] == is_known[i] for j in others[:10]) / 10)
-    assert shown.kin == pytest.approx(shares)
+    assert shown.same_kind == pytest.approx(shares)
     neighbours = found["neighbours"]
     assert neighbours["count"] == 10
     for kind, wanted in (("known", True), ("unknown", False)):
@@ -134,8 +127,8 @@ def test_apart_is_one_and_mixed_is_chance() -> None:
     rng = np.random.default_rng(0)
     kinds = rng.random(400) < 0.7
     far_apart = rng.normal(size=(400, 3)) + 100 * kinds[:, None]
-    assert same_kind(far_apart, kinds).tolist() == [1] * 400
-    mixed = same_kind(rng.normal(size=(400, 3)), kinds)
+    assert same_kind_shares(far_apart, kinds).tolist() == [1] * 400
+    mixed = same_kind_shares(rng.normal(size=(400, 3)), kinds)
     for members in (kinds, ~kinds):
         assert mixed[members].mean() == pytest.approx(by_chance(members), abs=0.05)
 
@@ -161,7 +154,7 @@ def test_the_map_is_made_of_few_samples_and_columns_too(samples: int, columns: i
     embeddings = np.random.default_rng(0).normal(size=(samples, columns))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        points = on_a_map(embeddings, 0)
+        points = map_embeddings(embeddings, 0)
     assert points.shape == (samples, 2)
     assert np.isfinite(points).all()
     assert len(np.unique(points, axis=0)) == samples
@@ -177,7 +170,7 @@ def test_the_perplexity_suits_the_number_of_samples() -> None:
 def test_neighbours_in_the_embedding_are_neighbours_on_the_map() -> None:
     groups = np.repeat(np.arange(3), 15)
     embeddings = np.random.default_rng(0).normal(size=(45, 6)) + 50 * np.eye(3, 6)[groups]
-    points = on_a_map(embeddings, 0)
+    points = map_embeddings(embeddings, 0)
     distances = np.linalg.norm(points[:, None] - points[None], axis=2) + np.diag([np.inf] * 45)
     assert (groups[distances.argmin(axis=1)] == groups).all()
 
@@ -212,93 +205,78 @@ def test_a_client_with_its_own_model_is_shown_on_its_own_test_data(tmp_path: Pat
 # --- the picture -----------------------------------------------------------------------------------------------
 
 
-def test_points_fill_the_map_in_one_scale() -> None:
-    places = places_of(np.array([[0.0, 0.0], [10.0, 4.0], [5.0, 2.0]]))
-    assert places.min() == RIM
-    assert places.max() == SIDE - 1 - RIM
-    assert places[2] == pytest.approx([(SIDE - 1) / 2] * 2)
-    assert np.diff(places[:2], axis=0)[0] == pytest.approx([SIDE - 1 - 2 * RIM, 0.4 * (SIDE - 1 - 2 * RIM)])
-    assert places_of(np.ones((3, 2))) == pytest.approx(np.full((3, 2), (SIDE - 1) / 2))
+def axes_of(features: Features) -> Any:
+    (axes,) = draw(features).axes
+    return axes
 
 
-def test_known_classes_are_dots_in_their_colours_and_unknown_ones_dark_crosses() -> None:
-    points = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    features = features_of(points, ["a", "b", "x", "y"])
-    pixels = np.asarray(draw_points(features)).astype(int)
-    places = places_of(points).round().astype(int)
-    for (x, y), wanted in zip(places, [COLOURS[0], COLOURS[1], DARK, DARK], strict=True):
-        assert pixels[y, x] == pytest.approx(wanted, abs=60)
-    for (x, y), is_dot in zip(places, [True, True, False, False], strict=True):
-        # Above its middle a dot has ink, and a cross has at its corners.
-        assert (pixels[y - 2, x].sum() < 600) == is_dot
-        assert all((pixels[y - 3, x + across].sum() < 600) != is_dot for across in (-3, 3))
-    assert (pixels.sum(axis=2) < 700).sum() < 200
+def legend(axes: Any) -> list[str]:
+    found = axes.get_legend()
+    assert found is not None
+    return [text.get_text() for text in found.get_texts()]
 
 
-def test_crosses_are_drawn_over_dots() -> None:
-    points = np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
-    one, other = (np.asarray(draw_points(features_of(points, true))) for true in (["a", "x", "b"], ["x", "a", "b"]))
-    assert np.array_equal(one, other)
-    assert one[RIM, RIM] == pytest.approx(DARK, abs=60)
+def test_known_classes_are_marks_in_their_colours_and_unknown_ones_dark_crosses() -> None:
+    points = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 2.0]])
+    axes = axes_of(features_of(points, ["a", "b", "x", "y", "a"]))
+    found = [(np.asarray(marks.get_offsets()).tolist(), to_hex(marks.get_edgecolor()[0])) for marks in axes.collections]
+    assert found == [
+        ([[0.0, 0.0], [2.0, 2.0]], COLOURS[0]),
+        ([[1.0, 0.0]], COLOURS[1]),
+        # Last, so that they are drawn over the others.
+        ([[0.0, 1.0], [1.0, 1.0]], INK),
+    ]
+    dot, _, cross = (marks.get_paths()[0].vertices for marks in axes.collections)
+    assert len(cross) == 4 < len(dot)
+    assert axes.get_aspect() == 1
 
 
 def test_a_class_keeps_its_colour_whoever_else_is_on_the_map() -> None:
-    points = np.array([[0.0, 0.0], [1.0, 1.0]])
-    pixels = np.asarray(draw_points(features_of(points, ["b", "b"])))
-    assert tuple(pixels[RIM, RIM]) == COLOURS[1]
+    (marks,) = axes_of(features_of(random_points(2), ["b", "b"])).collections
+    assert to_hex(marks.get_facecolor()[0]) == COLOURS[1]
 
 
-def test_a_hundred_classes_have_a_hundred_colours_none_of_them_dark_or_light() -> None:
-    colours = [colour(number) for number in range(100)]
-    assert len(set(colours)) == 100
-    assert all(max(one) > 120 and min(one) < 180 for one in colours)
-
-
-def legend_lines(image: Image.Image, layout: Layout) -> int:
-    """How many lines of ink are right of the map."""
-    left, top = layout.entry(0)
-    ink = (np.asarray(image)[top:, left:] < 200).any(axis=(1, 2))
-    return int((np.diff(ink.astype(int), prepend=0) == 1).sum())
+def test_a_hundred_classes_differ_in_colour_or_shape_and_their_legend_fits() -> None:
+    names = tuple(f"class {i}" for i in range(100))
+    features = features_of(random_points(101), [*names, "x"], known=names)
+    axes = axes_of(features)
+    looks = {(to_hex(m.get_facecolor()[0]), m.get_paths()[0].vertices.tobytes()) for m in axes.collections[:100]}
+    assert len(looks) == 100
+    assert len(legend(axes)) == 101
+    axes.figure.draw_without_rendering()
+    found = axes.get_legend()
+    assert found is not None
+    assert found.get_window_extent().height <= axes.get_window_extent().height
 
 
 def test_the_legend_names_every_class_on_the_map_with_its_share() -> None:
-    features = features_of(random_points(5), ["b", "c", "x", "y", "b"], known=("a", "b", "c"))
-    layout = Layout(features)
-    assert [(entry.name, entry.share) for entry in layout.entries] == [
-        ("b", "50.0 %"),
-        ("c", "25.0 %"),
-        ("unknown: x, y", "62.5 %"),
-    ]
-    assert [entry.colour for entry in layout.entries] == [COLOURS[1], COLOURS[2], None]
-    assert legend_lines(draw(features), layout) == 3
-    assert layout.lines[-1] == "by chance it would be: known 50.0 %, unknown 25.0 %"
-    known_only = Layout(features_of(random_points(2), ["a", "b"]))
-    assert len(known_only.entries) == 2
-    assert known_only.lines[-1] == "by chance it would be: known 100.0 %, unknown –"
-
-
-def test_a_long_legend_goes_on_in_another_column_within_the_page() -> None:
-    names = tuple(f"class {i}" for i in range(100))
-    features = features_of(random_points(101), [*names, "x"], known=names)
-    layout = Layout(features)
-    assert layout.entry(SIDE // LINE) == (layout.entry(0)[0] + layout.pitch, layout.entry(0)[1])
-    image = draw(features)
-    assert layout.entry(100)[0] + layout.pitch <= image.width
-    pixels = np.asarray(image)
-    assert (pixels[:, -5:] == 255).all()
-    assert (pixels[-5:] == 255).all()
+    axes = axes_of(features_of(random_points(5), ["b", "c", "x", "y", "b"], known=("a", "b", "c")))
+    assert legend(axes) == ["b  50.0 %", "c  25.0 %", "unknown: x, y  62.5 %"]
+    assert axes.texts[0].get_text().splitlines()[-1] == "By chance it would be: known 50.0 %, unknown 25.0 %."
+    known_only = axes_of(features_of(random_points(2), ["a", "b"]))
+    assert legend(known_only) == ["a  0.0 %", "b  100.0 %"]
+    assert known_only.texts[0].get_text().splitlines()[-1] == "By chance it would be: known 100.0 %, unknown -."
 
 
 def test_long_names_are_cut_and_the_title_says_whose_model_it_is() -> None:
     features = features_of(random_points(2), ["a" * 999, "x" * 999], known=("a" * 999,), client="client-01")
-    assert draw(features).width < 1200
-    assert Layout(features).title == "client-01 of some: fedavg, round 3, 2 test samples"
+    axes = axes_of(features)
+    assert max(map(len, legend(axes))) < 50
+    assert axes.get_title(loc="left") == "client-01 of some: fedavg, round 3, 2 test samples"
+
+
+def test_many_points_are_one_image_in_a_vector_format(tmp_path: Path) -> None:
+    sizes = []
+    for number in (5000, 5001):
+        write(features_of(random_points(number), ["a"] * number), tmp_path / "a.svg")
+        sizes.append((tmp_path / "a.svg").stat().st_size)
+    assert sizes[0] > 2 * sizes[1]
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_another_map(fedavg: Run, tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        write(feature_figures(fedavg, SAMPLES, seed), tmp_path / name)
-    first, again, other = ((tmp_path / name).read_bytes() for name in "abc")
+        write(feature_figures(fedavg, SAMPLES, seed), tmp_path / f"{name}.png")
+    first, again, other = ((tmp_path / f"{name}.png").read_bytes() for name in "abc")
     assert first == again != other
 
 
@@ -314,9 +292,9 @@ def test_the_command_draws_the_map(cli: Cli, fedavg: Run, shown: Features) -> No
 
 
 def test_the_command_prints_the_figures(cli: Cli, fedavg: Run) -> None:
-    arguments = ("--samples", "25", "--seed", "3", "--png", "some.png", "--json")
+    arguments = ("--samples", "25", "--seed", "3", "--out", "some.png", "--json")
     said = json.loads(cli(*SHOW, fedavg.path, *arguments).out.splitlines()[-1])
-    assert said == {**figures(fedavg, 25, 3), "png": "some.png"}
+    assert said == {**figures(fedavg, 25, 3), "picture": "some.png"}
     assert Path("some.png").is_file()
 
 
@@ -325,7 +303,7 @@ def test_by_default_1500_samples_are_drawn_with_seed_0(
 ) -> None:
     asked: list[object] = []
 
-    def noted(run: Run, *settings: object, tell: object) -> Features:
+    def noted(run: Run, *settings: object, on_progress: object) -> Features:
         asked.extend(settings)
         return shown
 
@@ -337,7 +315,7 @@ def test_by_default_1500_samples_are_drawn_with_seed_0(
 def test_help_teaches(cli: Cli) -> None:
     said = " ".join(cli(*SHOW, "--help").out.split())
     assert "fedwild show features runs/fedavg-digits-001" in said
-    assert "far distances on it mean nothing" in said
+    assert "large distances on it mean nothing" in said
 
 
 @pytest.mark.parametrize(
@@ -346,9 +324,12 @@ def test_help_teaches(cli: Cli) -> None:
         (("--samples", "10"), "--samples 10 is not allowed: it must be a whole number from 11 to 100000."),
         (("--samples", "all"), "--samples all is not allowed"),
         (("--seed", "-1"), "--seed -1 is not allowed"),
-        (("--client", "client-00"), "client = 'client-00' is not allowed: method 'fedavg' has one model for everyone."),
+        (
+            ("--client", "client-00"),
+            "client = 'client-00' is not allowed: method 'fedavg' has one model for all clients.",
+        ),
         (("--client", "nobody"), "client = 'nobody' is not one of this fedavg run's clients"),
-        (("--samples", "11", "--png", "no/such/x.png"), "--png 'no/such/x.png' cannot be written: "),
+        (("--samples", "11", "--out", "no/such/x.png"), "--out 'no/such/x.png' cannot be written: "),
     ],
 )
 def test_bad_values_are_refused_in_one_sentence(
@@ -363,7 +344,7 @@ def test_bad_values_are_refused_in_one_sentence(
     ("method", "said"),
     [
         ("fedov", "method 'fedov' has no embeddings: OpenVote does not answer with one network, so it has no common"),
-        ("local-only", "method 'local-only' has a model per client, say whose: client-00, client-01."),
+        ("local-only", "method 'local-only' has a model per client; choose one of client-00, client-01."),
     ],
 )
 def test_a_run_without_one_model_is_refused(method: str, said: str, tmp_path: Path, refused: Refused) -> None:
@@ -373,10 +354,12 @@ def test_a_run_without_one_model_is_refused(method: str, said: str, tmp_path: Pa
 
 
 def test_too_few_samples_are_refused(fedavg: Run, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^samples = 10 is not allowed: 10 neighbours each take at least 11\.$"):
+    with pytest.raises(UserError, match=r"^samples = 10 is not allowed: 10 neighbours each need at least 11\.$"):
         figures(fedavg, 10)
     few = tiny_run(tmp_path / "run", "fedavg", test=10)
-    with pytest.raises(UserError, match=r"^run '.*' has 10 test samples here: 10 neighbours each take at least 11\.$"):
+    with pytest.raises(
+        UserError, match=r"^run '.*' has only 10 test samples to show: 10 neighbours each need at least 11\.$"
+    ):
         figures(few)
 
 

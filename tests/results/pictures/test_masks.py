@@ -17,6 +17,8 @@ from fedwild import api
 from fedwild.api import Run
 from fedwild.core.errors import UserError
 from fedwild.core.payload import Payload
+from fedwild.methods.fedpd.subnetworks import neuron_shares as shares
+from fedwild.methods.fedpd.subnetworks import subnetwork_size as kept
 from fedwild.results.pictures.masks import (
     BAR_WIDTH,
     CELL_WIDTHS,
@@ -38,7 +40,6 @@ from fedwild.results.pictures.masks import (
     shown,
     write,
 )
-from fedwild.methods.fedpd.subnetworks import kept, shares
 from tests.conftest import Cli, Refused, unfinish
 
 SHOW = ("show", "masks")

@@ -14,17 +14,17 @@ import torch
 from PIL import Image
 
 from fedwild import api
-from fedwild.api import Run
+from fedwild.contract import Answering, Server
 from fedwild.core.classes import ClassEntry
-from fedwild.data import Dataset, DataSettings
 from fedwild.core.errors import UserError
-from fedwild.methods.gal.method import GAL
 from fedwild.core.payload import Payload
-from fedwild.results.pictures import novel
-from fedwild.results.pictures.drawing import LINE, MARGIN
-from fedwild.results.pictures.novel import Held, NovelClass, NovelFigures, heading, novel_figures, sheet_of, write
-from fedwild.results.pictures.sheet import GAP, HEADING, Layout, Sheet, draw
+from fedwild.data import Dataset, DataSettings
+from fedwild.lifecycle.run import Run
+from fedwild.methods.gal.method import GAL
 from fedwild.openset.predictors import Vote
+from fedwild.results.pictures import novel
+from fedwild.results.pictures.novel import Held, NovelClass, NovelFigures, heading, novel_figures, sheet_of, write
+from fedwild.results.pictures.sheet import GAP, HEADING, LINE, MARGIN, Layout, Sheet, draw
 from tests.conftest import DISCOVERING, TINY, Cli, Refused, unfinish
 from tests.tiny import tiny_dataset
 
@@ -124,12 +124,12 @@ def test_clients_with_most_come_first(discovered_once: Path) -> None:
 
 def test_json_has_the_registrys_facts(cli: Cli, discovered: Path) -> None:
     said = json.loads(cli(*SHOW, discovered, "--json").out)
-    assert {key: said[key] for key in ("run", "method", "round", "client", "png")} == {
+    assert {key: said[key] for key in ("run", "method", "round", "client", "picture")} == {
         "run": str(discovered),
         "method": "gal",
         "round": 13,
         "client": None,
-        "png": "novel.png",
+        "picture": "novel.png",
     }
     facts = [vars(entry) for entry in Run(discovered).novel_classes()]
     assert [{key: one[key] for key in facts[0]} for one in said["classes"]] == facts
@@ -162,7 +162,7 @@ def test_vectors_have_figures_but_no_picture(cli: Cli, refused: Refused) -> None
     assert sum(one["answered"] for one in novel.figures(run)["classes"]) > 0
     error = refused(*SHOW, "run")
     assert "vectors" in error
-    assert "cannot be shown: samples of shape (7,) are no images" in error
+    assert "cannot be shown: samples of shape (7,) are not images" in error
 
 
 # --- what is drawn ---------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_of_many_clients_six_are_drawn_and_all_are_told() -> None:
     figures = found_in(("novel-1", many))
     sheet = sheet_of(figures, tiny_dataset(3), DataSettings())
     assert list(sheet.row_names) == [f"client-{number:02d}: {30 - number} samples" for number in range(6)]
-    assert heading(figures.classes[0]).endswith("now the answer for 234 samples of 9 clients, 6 clients here")
+    assert heading(figures.classes[0]).endswith("now the answer for 234 samples of 9 clients, 6 clients shown")
     assert len(figures.described()["classes"][0]["clients"]) == 9
 
 
@@ -233,7 +233,7 @@ def test_headings_say_what_was_found_in_what() -> None:
     assert heading(one) == (
         "melanoma: discovered in stage 1 in 8 samples of 2 clients; now the answer for 1 sample of 1 client"
     )
-    assert heading(none).endswith("; now the answer for none")
+    assert heading(none).endswith("; now the answer for no sample")
 
 
 def test_long_names_are_cut() -> None:
@@ -258,14 +258,14 @@ def test_normalised_data_are_drawn_as_they_are_stored() -> None:
 
 def test_the_same_run_gives_the_same_file_and_columns_say_how_wide(cli: Cli, discovered: Path) -> None:
     with_bias(discovered, -1e6)
-    for name, columns in (("a", "4"), ("b", "4"), ("c", "9")):
-        outcome = cli(*SHOW, discovered, "--columns", columns, "--png", name)
+    for name, columns in (("a.png", "4"), ("b.png", "4"), ("c.png", "9")):
+        outcome = cli(*SHOW, discovered, "--columns", columns, "--out", name)
         assert outcome.out == f"picture written to {name}\n"
-    assert Path("a").read_bytes() == Path("b").read_bytes()
+    assert Path("a.png").read_bytes() == Path("b.png").read_bytes()
     run = Run(discovered)
     layout = Layout(sheet_of(novel_figures(run, None, 9), run.experiment.dataset, run.config.data))
     assert layout.sheet.pictures.shape[1] == 9
-    with Image.open("c") as image:
+    with Image.open("c.png") as image:
         assert image.format == "PNG"
         assert image.size == layout.size
 
@@ -284,7 +284,8 @@ def test_help_teaches(cli: Cli) -> None:
         (("--columns", "0"), ("--columns 0", "from 1 to 50")),
         (("--columns", "51"), ("--columns 51", "from 1 to 50")),
         (("--columns", "few"), ("--columns few", "whole number")),
-        (("--png", "no/such.png"), ("--png 'no/such.png'", "cannot be written")),
+        (("--out", "no/such.png"), ("--out 'no/such.png'", "cannot be written")),
+        (("--out", "a.gif"), ("--out 'a.gif'", "must end in .png, .svg or .pdf")),
     ],
 )
 def test_bad_values_are_refused_in_one_sentence(
@@ -300,14 +301,14 @@ def test_no_run_is_refused(refused: Refused) -> None:
 
 
 def test_a_run_of_a_method_that_looks_for_nothing_is_refused(finished: Path, refused: Refused) -> None:
-    assert "method 'fedavg' looks for none; take a run of gal" in refused(*SHOW, finished)
+    assert "method 'fedavg' does not look for any; use a run of gal" in refused(*SHOW, finished)
 
 
 def test_a_run_that_found_nothing_is_refused(cli: Cli, refused: Refused) -> None:
     few = ("--set", "method.stages=0", "--rounds", "1", "--quiet", "--out", "run")
     assert cli("run", *TINY, "--method", "gal", *few).code == 0
-    assert "has no discovered classes: method 'gal' found nothing new" in refused(*SHOW, "run")
-    assert "has no discovered classes: method 'gal' found nothing new" in refused("name", "run")
+    assert "has no discovered classes: method 'gal' found no new class" in refused(*SHOW, "run")
+    assert "has no discovered classes: method 'gal' found no new class" in refused("name", "run")
 
 
 def test_a_run_without_its_data_is_refused(cli: Cli, refused: Refused) -> None:
@@ -324,7 +325,10 @@ def test_a_run_without_its_data_is_refused(cli: Cli, refused: Refused) -> None:
 def test_a_method_that_does_not_answer_with_one_network_is_refused(
     discovered: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GAL, "predictor", lambda self, server, client=None: Vote([], 7, self.score))
+    def vote(self: GAL, server: Server) -> Answering:
+        return Answering(lambda client: Vote([], 7, self.score), server.clients)
+
+    monkeypatch.setattr(GAL, "answers", vote)
     assert "method 'gal' does not answer with one network" in refused(*SHOW, discovered)
 
 

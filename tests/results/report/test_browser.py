@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,8 @@ import pytest
 
 from fedwild import api
 from fedwild.results.report import write_report
+from tests.browser import Visit, open_browser
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-
-FLAGS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
-    *("--disable-sync", "--no-first-run"),
-)
 FIGURES = (
     *("Loss", "Accuracy and open-set figures", "Unknown scores", "ROC", "OSCR", "Reliability", "Confusion matrix"),
     *("Feature map", "Samples by class and client", "Time by phase", "Bytes by phase"),
@@ -29,10 +21,8 @@ FIGURES = (
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as programs:
-        browser = programs.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+    with open_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -50,38 +40,16 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"plain": write_report(plain), "found": write_report(found)}
 
 
-class Visit:
-    """A page that is open, and what it asked for and complained of while it loaded."""
-
-    def __init__(self, browser: Any, file: Path, width: int = 1200, scheme: str = "light") -> None:
-        self.requests: list[str] = []
-        self.complaints: list[str] = []
-        self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.goto(file.as_uri())
-
-    def __enter__(self) -> Visit:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.page.close()
-
-    def ask(self, script: str) -> Any:
-        return self.page.evaluate(script)
-
-
 @pytest.mark.parametrize("name", ["plain", "found"])
 def test_the_page_asks_for_nothing_and_complains_of_nothing(browser: Any, files: dict[str, Path], name: str) -> None:
-    with Visit(browser, files[name]) as visit:
+    with Visit(browser, files[name].as_uri()) as visit:
         outside = [url for url in visit.requests if not url.startswith("data:")]
         assert outside == [files[name].as_uri()]
         assert visit.complaints == []
 
 
 def test_all_charts_are_there_and_have_a_size(browser: Any, files: dict[str, Path]) -> None:
-    with Visit(browser, files["plain"]) as visit:
+    with Visit(browser, files["plain"].as_uri()) as visit:
         sizes = visit.ask(
             """() => [...document.querySelectorAll('figure')].map(figure => {
                 const chart = figure.querySelector('svg.chart, .sheet');
@@ -100,7 +68,7 @@ def test_all_charts_are_there_and_have_a_size(browser: Any, files: dict[str, Pat
 
 @pytest.mark.parametrize("name", ["plain", "found"])
 def test_no_text_of_a_chart_leaves_its_box_or_covers_another(browser: Any, files: dict[str, Path], name: str) -> None:
-    with Visit(browser, files[name]) as visit:
+    with Visit(browser, files[name].as_uri()) as visit:
         visit.ask("() => document.querySelectorAll('details').forEach(d => d.open = true)")
         problems = visit.ask(
             """() => {
@@ -130,7 +98,7 @@ def test_no_text_of_a_chart_leaves_its_box_or_covers_another(browser: Any, files
 
 @pytest.mark.parametrize("name", ["plain", "found"])
 def test_a_phone_needs_no_scrolling_sideways(browser: Any, files: dict[str, Path], name: str) -> None:
-    with Visit(browser, files[name], width=390) as visit:
+    with Visit(browser, files[name].as_uri(), width=390) as visit:
         visit.ask("() => document.querySelectorAll('details').forEach(d => d.open = true)")
         assert visit.ask("() => document.documentElement.scrollWidth") <= 390
         assert visit.ask("() => document.body.scrollWidth") <= 390
@@ -173,7 +141,7 @@ CONTRAST = """() => {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_and_lines_stand_out_in_both_themes(browser: Any, files: dict[str, Path], scheme: str) -> None:
-    with Visit(browser, files["plain"], scheme=scheme) as visit:
+    with Visit(browser, files["plain"].as_uri(), scheme=scheme) as visit:
         page = visit.ask("() => getComputedStyle(document.body).backgroundColor")
         worst = visit.ask(CONTRAST)
     level = sum(map(int, re.findall(r"\d+", page)[:3])) / 3
@@ -186,7 +154,7 @@ def test_text_and_lines_stand_out_in_both_themes(browser: Any, files: dict[str, 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_button_changes_the_theme_and_back(browser: Any, files: dict[str, Path], scheme: str) -> None:
     colour = "() => getComputedStyle(document.body).backgroundColor"
-    with Visit(browser, files["plain"], scheme=scheme) as visit:
+    with Visit(browser, files["plain"].as_uri(), scheme=scheme) as visit:
         first = visit.ask(colour)
         visit.page.click("#theme")
         second = visit.ask(colour)
@@ -196,7 +164,7 @@ def test_the_button_changes_the_theme_and_back(browser: Any, files: dict[str, Pa
 
 
 def test_a_client_can_be_brought_out(browser: Any, files: dict[str, Path]) -> None:
-    with Visit(browser, files["plain"]) as visit:
+    with Visit(browser, files["plain"].as_uri()) as visit:
         visit.page.click("summary:has-text('Loss of each of the 12 clients')")
         visit.page.select_option("select.switch", "client-03")
         chosen = visit.ask("() => [...document.querySelectorAll('path.chosen')].map(p => p.dataset.client)")
@@ -205,7 +173,7 @@ def test_a_client_can_be_brought_out(browser: Any, files: dict[str, Path]) -> No
 
 
 def test_print_is_light_even_from_a_dark_screen(browser: Any, files: dict[str, Path]) -> None:
-    with Visit(browser, files["plain"], scheme="dark") as visit:
+    with Visit(browser, files["plain"].as_uri(), scheme="dark") as visit:
         visit.page.emulate_media(media="print", color_scheme="dark")
         assert visit.ask("() => getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert visit.ask("() => getComputedStyle(document.querySelector('nav')).display") == "none"

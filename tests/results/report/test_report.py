@@ -123,7 +123,7 @@ def test_without_its_data_a_report_is_made_of_log_and_result(tmp_path: Path) -> 
     assert ROUND in text
     assert "Confusion matrix" not in text
     assert text.count("The run&#x27;s data cannot be read") == 1
-    assert "own.npz&#x27;: there is no such file or folder." in text
+    assert "own.npz&#x27; does not exist." in text
     assert "could not be drawn" not in text
 
 

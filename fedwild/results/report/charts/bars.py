@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedwild.results.pictures.drawing import cut
+from fedwild.core.text import cut
 from fedwild.results.report.charts.frame import group, key, label, line, sign, svg, text_length
 from fedwild.results.report.charts.scale import Scale
 from fedwild.results.report.markup import Html, joined, tag

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedwild.results.pictures.drawing import cut
+from fedwild.core.text import cut
 from fedwild.results.report.charts.scale import Scale, labels, root_ticks, ticks
 from fedwild.results.report.markup import Html, joined, short, tag
 

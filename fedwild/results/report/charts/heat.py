@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fedwild.results.pictures.drawing import cut
+from fedwild.core.text import cut
 from fedwild.results.report.charts.frame import label, line, svg, text_length
 from fedwild.results.report.charts.raster import shades_uri
 from fedwild.results.report.charts.scale import Real

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedwild.results.pictures.drawing import cut
+from fedwild.core.text import cut
 from fedwild.results.report.charts.frame import SERIES, Axis, Frame, group, key, label, line, sign, text_length
 from fedwild.results.report.charts.scale import Scale, reach, thinned, widened
 from fedwild.results.report.markup import Html, joined, short, tag

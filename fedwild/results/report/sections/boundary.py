@@ -8,7 +8,7 @@ from fedwild.display.run_display import size
 from fedwild.data import samples_of
 from fedwild.core.errors import UserError
 from fedwild.methods.fedoss.method import FedOSS
-from fedwild.results.pictures.drawing import cut
+from fedwild.core.text import cut
 from fedwild.results.pictures.sheet import pixels
 from fedwild.results.report.charts.bars import bar_chart
 from fedwild.results.report.charts.lines import Series, line_chart

@@ -9,7 +9,7 @@ from fedwild.core.classes import ClassEntry, ClassRegistry
 from fedwild.display.run_display import count
 from fedwild.data import samples_of
 from fedwild.core.errors import UserError
-from fedwild.results.pictures.drawing import cut
+from fedwild.core.text import cut
 from fedwild.results.pictures.novel import NovelClass, answering, novel_figures
 from fedwild.results.pictures.sheet import pixels
 from fedwild.results.report.charts.heat import Heat, heat_map

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from fedwild.methods.gains.verdict import IN_WORDS
+from fedwild.methods.gains.evidence import BRINGS as IN_WORDS
 from fedwild.results.report.charts.lines import Series, line_chart
 from fedwild.results.report.facts import Facts
 from fedwild.results.report.figure import figure, grid, table

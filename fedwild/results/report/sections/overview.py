@@ -10,7 +10,7 @@ from typing import Any
 from fedwild.core.classes import UNKNOWN_NAME
 from fedwild.core.toml import dump_toml, toml_value
 from fedwild.display.run_display import count, figure, shown, size
-from fedwild.results.pictures.drawing import cut
+from fedwild.core.text import cut
 from fedwild.display.progress import duration
 from fedwild.results.report.facts import Facts
 from fedwild.results.report.figure import definitions, details, table

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from fedwild.core.classes import UNKNOWN_NAME
 from fedwild.data import samples_of
 from fedwild.openset.metrics import UNKNOWN
-from fedwild.results.pictures.drawing import Pixels, cut
-from fedwild.results.pictures.sheet import pixels
+from fedwild.core.text import cut
+from fedwild.results.pictures.sheet import Pixels, pixels
 from fedwild.results.report.facts import Facts
 from fedwild.results.report.figure import figure
 from fedwild.results.report.markup import Html, joined

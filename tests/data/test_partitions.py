@@ -7,15 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedwild.data.partition import (
+from fedwild.core.component import summary_of
+from fedwild.core.errors import UserError
+from fedwild.data import Dataset, DataSettings, make_split
+from fedwild.data.partitions import (
     PARTITIONS,
-    balanced_counts,
-    check_params,
-    client_names,
+    Partition,
+    Rows,
+    choose_partition,
     default_partition,
     parse_partition,
+    partition_settings,
 )
-from fedwild.core.errors import UserError
+from fedwild.data.partitions.choice import make_partition
+from fedwild.data.partitions.drawn import balanced_counts
 from tests.data.helpers import toy
 
 
@@ -24,12 +29,12 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def deal(name: str, labels: np.ndarray, clients: int, seed: int = 0, **params: Any) -> list[np.ndarray]:
-    return PARTITIONS[name].deal(labels, clients, check_params(name, params), rng(seed))
+    return PARTITIONS.make(name, params).assign(Rows(labels), clients, rng(seed))
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[np.ndarray, int]:
-    """Labels of 1 to 7 classes with gaps in their numbering, and 1 to 12 clients with a sample each."""
+    """Return labels of 1 to 7 classes with gaps in their numbering, and 1 to 12 clients."""
     classes, clients = draw(st.integers(1, 7)), draw(st.integers(1, 12))
     count = draw(st.integers(max(classes, clients), 200))
     seed = draw(st.integers(0, 1000))
@@ -55,11 +60,11 @@ def test_every_sample_goes_to_exactly_one_client(world: tuple[np.ndarray, int], 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(worlds(), st.data())
-def test_classes_gives_k_classes_each_starting_with_i_mod_k_and_cuts_classes_equally(
+def test_classes_gives_each_client_k_classes_and_divides_classes_equally(
     world: tuple[np.ndarray, int], data: st.DataObject
 ) -> None:
     labels, clients = world
-    labels = np.repeat(labels, 12)  # enough that every holder of a class gets some of it
+    labels = np.repeat(labels, 12)  # enough for every client of a class
     names = np.unique(labels)
     k = data.draw(st.integers(-(-len(names) // clients), len(names)))
     parts = deal("classes", labels, clients, data.draw(st.integers(0, 99)), k=k)
@@ -97,7 +102,7 @@ def test_a_client_with_its_fair_share_gets_no_more(world: tuple[np.ndarray, int]
     assert sum(held) == len(labels)
 
 
-def test_dirichlet_counts_equal_a_plain_computation_of_the_rule() -> None:
+def test_dirichlet_counts_follow_the_documented_rule() -> None:
     sizes, clients, beta = [50, 30, 41, 17], 5, 0.4
     counts = balanced_counts(sizes, clients, beta, rng(7))
     source, held = rng(7), [0] * clients
@@ -126,15 +131,15 @@ def test_dirichlet_skew_grows_as_beta_falls() -> None:
     assert largest_share(0.05) > 0.5 > largest_share(50.0)
 
 
-def test_dirichlet_lowers_the_minimum_when_there_are_too_few_samples() -> None:
+def test_dirichlet_lowers_the_minimum_if_there_are_too_few_samples() -> None:
     labels = np.repeat(np.arange(3), 10)
     parts = deal("dirichlet", labels, 8)
     assert_complete(parts, labels, 8)
 
 
-def test_dirichlet_gives_up_with_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedwild.data.partition.REDRAWS", 20)
-    with pytest.raises(UserError, match=r"partition\.min_samples=10: 20 draws .*best: 0"):
+def test_dirichlet_reports_a_minimum_that_it_cannot_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedwild.data.partitions.drawn.MAX_DRAWS", 20)
+    with pytest.raises(UserError, match=r"partition\.min_samples = 10 is not reached by 20 draws .*best: 0"):
         deal("dirichlet", np.repeat(np.arange(2), 50), 10, beta=0.01)
 
 
@@ -152,7 +157,7 @@ def test_quantity_makes_uneven_sizes_with_a_minimum() -> None:
 
 
 @pytest.mark.parametrize("name", ["iid", "dirichlet", "classes", "shards", "quantity"])
-def test_other_seeds_deal_otherwise(name: str) -> None:
+def test_other_seeds_give_other_partitions(name: str) -> None:
     labels = np.repeat(np.arange(5), 60)
     first, other = deal(name, labels, 6, 1), deal(name, labels, 6, 2)
     assert any(not np.array_equal(np.sort(a), np.sort(b)) for a, b in zip(first, other, strict=True))
@@ -160,15 +165,17 @@ def test_other_seeds_deal_otherwise(name: str) -> None:
 
 def test_domain_and_owner_follow_the_data() -> None:
     labels, groups = np.zeros(30, dtype=int), np.arange(30) % 3
-    by_domain = PARTITIONS["domain"].deal(labels, 3, check_params("domain", {}), rng(), domains=groups)
-    by_owner = PARTITIONS["owner"].deal(labels, 3, check_params("owner", {}), rng(), owners=groups)
+    by_domain = PARTITIONS.make("domain").assign(Rows(labels, domains=groups), 3, rng())
+    by_owner = PARTITIONS.make("owner").assign(Rows(labels, owners=groups), 3, rng())
     for parts in (by_domain, by_owner):
         assert_complete(parts, labels, 3)
         assert all(set(groups[part]) == {number} for number, part in enumerate(parts))
-    two_each = check_params("domain", {"clients_per_domain": 2})
-    parts = PARTITIONS["domain"].deal(labels, 6, two_each, rng(), domains=groups)
+    two_each = PARTITIONS.make("domain", {"clients_per_domain": 2})
+    parts = two_each.assign(Rows(labels, domains=groups), 6, rng())
     assert_complete(parts, labels, 6)
     assert [set(groups[part]) for part in parts] == [{0}, {0}, {1}, {1}, {2}, {2}]
+    with pytest.raises(UserError, match="does not divide 5 clients"):
+        two_each.assign(Rows(labels, domains=groups), 5, rng())
 
 
 @pytest.mark.parametrize(
@@ -183,9 +190,10 @@ def test_domain_and_owner_follow_the_data() -> None:
         ("c2", ("classes", {"k": 2})),
         ("shards:4", ("shards", {"shards_per_client": 4})),
         ("domain:2", ("domain", {"clients_per_domain": 2})),
+        ("own.module:Class", ("own.module:Class", {})),
     ],
 )
-def test_partition_texts(text: str, expected: tuple[str, dict[str, float]]) -> None:
+def test_short_forms_are_parsed(text: str, expected: tuple[str, dict[str, float]]) -> None:
     assert parse_partition(text) == expected
 
 
@@ -193,12 +201,13 @@ def test_partition_texts(text: str, expected: tuple[str, dict[str, float]]) -> N
     ("text", "message"),
     [
         ("dirichlett", "Did you mean 'dirichlet'"),
+        ("dirichlett:0.1", "partition 'dirichlett:0.1' is not known. Did you mean 'dirichlet'"),
         ("dirichlet:many", "is not a number"),
         ("iid:3", "takes no number"),
         ("", "not known"),
     ],
 )
-def test_wrong_partition_texts(text: str, message: str) -> None:
+def test_invalid_short_forms_are_rejected(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         parse_partition(text)
 
@@ -208,53 +217,136 @@ def test_wrong_partition_texts(text: str, message: str) -> None:
     [
         ("classes", {"k": 0}, r"partition\.k = 0 is not allowed"),
         ("dirichlet", {"beta": -1.0}, r"partition\.beta = -1\.0 is not allowed"),
-        ("iid", {"beta": 1.0}, r"partition\.beta=1\.0 is not a setting of 'iid'"),
-        ("dirichlet", {"betta": 1.0}, "its settings: beta, min_samples"),
+        ("iid", {"beta": 1.0}, r"partition\.beta = 1\.0 is not a setting of partition 'iid'\. Allowed here: nothing"),
+        ("dirichlet", {"betta": 1.0}, "Did you mean 'beta'. Allowed here: beta, min_samples, balance"),
     ],
 )
-def test_wrong_settings_name_the_key_and_the_value(name: str, params: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_reported_with_key_and_value(name: str, params: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        check_params(name, params)
+        make_partition(name, params)
 
 
-def test_classes_that_do_not_fit_are_errors() -> None:
+def test_an_impossible_number_of_classes_is_rejected() -> None:
     labels = np.repeat(np.arange(4), 10)
-    with pytest.raises(UserError, match=r"partition\.k=5 is more than the 4 classes"):
+    with pytest.raises(UserError, match=r"partition\.k = 5 is not allowed: there are 4 classes, so choose 1 to 4"):
         deal("classes", labels, 3, k=5)
-    with pytest.raises(UserError, match="k of at least 4 or at least 2 clients"):
+    with pytest.raises(UserError, match="set k to at least 4 or use at least 2 clients"):
         deal("classes", labels, 1, k=2)
+
+
+def names_of(text: str, clients: int | None = None, dataset: Dataset | None = None) -> tuple[str, ...]:
+    dataset = dataset or toy()
+    return choose_partition(dataset, text, {}).client_names(dataset, clients)
 
 
 def test_client_names_sort_like_their_numbers() -> None:
     for count in (1, 10, 11, 101, 1001):
-        names = client_names("iid", check_params("iid", {}), count, toy())
+        names = names_of("iid", count)
         assert list(names) == sorted(names)
         assert len(set(names)) == count
-    assert client_names("iid", check_params("iid", {}), None, toy())[1] == "client-01"
+    assert names_of("iid")[1] == "client-01"
 
 
-def test_the_datas_own_partition_is_the_default() -> None:
+def test_the_default_partition_depends_on_the_data() -> None:
     assert default_partition(toy()) == "dirichlet"
     assert default_partition(toy(domains=2)) == "domain"
     assert default_partition(toy(domains=2, owners=("ann", "bob"))) == "owner"
 
 
-def test_domains_and_owners_name_the_clients() -> None:
+def test_clients_are_named_after_domains_and_owners() -> None:
     two = toy(domains=2, owners=("ann", "bob"))
-    assert client_names("owner", check_params("owner", {}), None, two) == ("ann", "bob")
-    assert client_names("domain", check_params("domain", {}), None, two) == ("domain0", "domain1")
-    split = client_names("domain", check_params("domain", {"clients_per_domain": 2}), None, two)
+    assert names_of("owner", dataset=two) == ("ann", "bob")
+    assert names_of("domain", dataset=two) == ("domain0", "domain1")
+    split = names_of("domain:2", dataset=two)
     assert split == ("domain0-0", "domain0-1", "domain1-0", "domain1-1")
-    with pytest.raises(UserError, match="clients=3, but the data has 2 owners"):
-        client_names("owner", check_params("owner", {}), 3, two)
-    with pytest.raises(UserError, match="does not say who owns"):
-        client_names("owner", check_params("owner", {}), None, toy())
+    with pytest.raises(UserError, match=r"federation\.clients = 3 is not allowed: the data has 2 owners; omit it"):
+        names_of("owner", 3, two)
+    with pytest.raises(UserError, match="does not name the owners"):
+        names_of("owner")
 
 
-def test_without_the_balance_rule_classes_are_dealt_by_the_draw_alone() -> None:
+def test_without_balance_the_draw_alone_divides_classes() -> None:
     sizes, clients = [400, 400, 400], 4
     draws = rng(5)
     expected = [draws.dirichlet(np.full(clients, 0.5)) * size for size in sizes]
     counts = balanced_counts(sizes, clients, 0.5, rng(5), balance=False)
     assert np.abs(counts - np.array(expected)).max() <= 1
     assert not np.array_equal(counts, balanced_counts(sizes, clients, 0.5, rng(5)))
+
+
+def test_all_partitions_have_a_summary_and_described_settings() -> None:
+    assert PARTITIONS.names() == ["classes", "dirichlet", "domain", "iid", "owner", "quantity", "shards"]
+    for name in PARTITIONS.names():
+        partition = PARTITIONS.get(name)
+        assert summary_of(partition).endswith(".")
+        assert all(row["description"] for row in partition.Params.describe())
+
+
+@pytest.mark.parametrize("name", ["dirichlet", "quantity"])
+def test_novel_samples_need_no_minimum(name: str) -> None:
+    adapted = PARTITIONS.make(name, {"beta": 0.3}).for_novel(classes=2, clients=5)
+    assert (type(adapted), adapted.params.beta, adapted.params.min_samples) == (PARTITIONS.get(name), 0.3, 0)
+
+
+@pytest.mark.parametrize(("k", "classes", "clients", "expected"), [(2, 1, 4, 1), (2, 5, 2, 3), (2, 4, 4, 2)])
+def test_the_number_of_novel_classes_per_client_adapts(k: int, classes: int, clients: int, expected: int) -> None:
+    assert PARTITIONS.make("classes", {"k": k}).for_novel(classes, clients).params.k == expected
+
+
+def test_a_section_with_a_short_form_is_spelt_out() -> None:
+    settings = partition_settings({"name": "dirichlet:0.1", "min_samples": 3})
+    assert settings.model_dump() == {"name": "dirichlet", "beta": 0.1, "min_samples": 3}
+    assert partition_settings(settings.model_dump()) == settings
+
+
+def test_a_section_without_a_name_keeps_its_settings_for_the_partition_that_the_data_chooses() -> None:
+    settings = partition_settings({"beta": 0.2})
+    assert (settings.name, settings.params) == (None, {"beta": 0.2})
+    assert choose_partition(toy(), settings.name, settings.params).params.beta == 0.2
+    with pytest.raises(UserError, match=r"partition\.beta = 0\.2 is not a setting of partition 'domain'"):
+        choose_partition(toy(domains=2), settings.name, settings.params)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"betta": 1}, r"partition\.betta is not a setting\. Did you mean 'beta'\?"),
+        ({"name": 3}, r"partition\.name = 3 is not allowed"),
+        ({"name": "c2", "k": 0}, r"partition\.k = 0 is not allowed"),
+        ({"name": "iid", "k": 2}, r"partition\.k = 2 is not a setting of partition 'iid'"),
+    ],
+)
+def test_an_invalid_section_is_rejected(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        partition_settings(table)
+
+
+class EveryOther(Partition):
+    """Gives client i every sample whose position is i modulo the number of clients."""
+
+    def assign(self, rows: Rows, clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+        return [np.arange(client, len(rows.labels), clients) for client in range(clients)]
+
+
+class Lossy(Partition):
+    """Forgets a sample."""
+
+    def assign(self, rows: Rows, clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+        return [part[1:] for part in np.array_split(np.arange(len(rows.labels)), clients)]
+
+
+def test_a_users_partition_is_found_by_import_path() -> None:
+    path = "tests.data.test_partitions:EveryOther"
+    settings = partition_settings({"name": path})
+    assert settings.name == path
+    dataset = toy()
+    split = make_split(dataset, DataSettings(validation=0), path, clients=3)
+    assert [client.name for client in split.clients] == ["client-00", "client-01", "client-02"]
+    assert split.clients[1].train.tolist() == list(range(1, len(dataset.y_train), 3))
+    with pytest.raises(UserError, match=r"partition\.beta = 1 is not a setting of partition 'tests"):
+        partition_settings({"name": path, "beta": 1})
+
+
+def test_a_partition_that_loses_samples_is_rejected() -> None:
+    with pytest.raises(UserError, match="must return one array of positions per client"):
+        make_split(toy(), DataSettings(), "tests.data.test_partitions:Lossy", clients=3)

@@ -1,4 +1,4 @@
-"""Judging samples by margin, and what new rows must win by: against every candidate tried one by one."""
+"""Margins of validation samples, and the best bias compared with a search over a grid."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedwild.methods.gains.judgement import accuracy, best_bias, check_judged, empty, joined, judged
-from fedwild.data.samples import Samples
 from fedwild.core.errors import BadReply
+from fedwild.data.samples import Samples
+from fedwild.methods.gains.margins import (
+    best_bias,
+    check_margins,
+    concatenate,
+    correct,
+    measure_margins,
+    no_margins,
+)
 
 
 class Table(nn.Module):
@@ -26,9 +33,9 @@ class Table(nn.Module):
         return x
 
 
-def judged_rows(logits: Tensor, y: Tensor, known: int, classes: int) -> dict[str, Tensor]:
+def margins_of(logits: Tensor, y: Tensor, known: int, classes: int) -> dict[str, Tensor]:
     model: Any = Table()
-    return judged(model, Samples(logits, y, torch.arange(len(y))), known, classes)
+    return measure_margins(model, Samples(logits, y, torch.arange(len(y))), known, classes)
 
 
 def random_case(seed: int, count: int = 400, known: int = 3, new: int = 2) -> tuple[Tensor, Tensor]:
@@ -36,84 +43,84 @@ def random_case(seed: int, count: int = 400, known: int = 3, new: int = 2) -> tu
     y = torch.randint(known + new, (count,), generator=generator)
     logits = torch.randn(count, known + new + 1, generator=generator)
     logits[torch.arange(count), y] += 1.0
-    # New rows are too strong.
+    # The logits of new classes are too large.
     logits[:, known : known + new] += 0.7
     return logits, y
 
 
-def test_accuracy_at_any_bias_is_that_of_the_answers_with_new_logits_lowered() -> None:
+def test_correct_answers_at_any_bias_are_those_with_lowered_new_logits() -> None:
     logits, y = random_case(0)
-    found = judged_rows(logits, y, 3, 5)
+    found = margins_of(logits, y, 3, 5)
     for bias in (-1.3, 0.0, 0.4, 2.2, math.inf):
         lowered = logits[:, :5].clone()
         lowered[:, 3:] -= bias
-        # The order is another one.
-        assert accuracy(found, bias).sum() == int((lowered.argmax(1) == y).sum()), bias
+        # The order of samples differs.
+        assert correct(found, bias).sum() == int((lowered.argmax(1) == y).sum()), bias
 
 
 def test_three_samples_by_hand() -> None:
     logits = torch.tensor([[2.0, 1.0, 5.0], [0.0, 3.0, 1.0], [4.0, 0.0, 3.0]])
-    found = judged_rows(logits, torch.tensor([2, 1, 1]), known=2, classes=3)
-    # Margins 3, -2 and -1, sorted; the last sample's best old class is the wrong one.
+    found = margins_of(logits, torch.tensor([2, 1, 1]), known=2, classes=3)
+    # Margins 3, -2 and -1, sorted; the best old class of the last sample is wrong.
     assert found["margin"].tolist() == [-2.0, -1.0, 3.0]
     assert found["new"].tolist() == [0, 0, 1]
     assert found["right"].tolist() == [1, 0, 1]
-    assert accuracy(found, 0.0).tolist() == [True, False, True]
-    assert accuracy(found, 3.0).tolist() == [True, False, False]
+    assert correct(found, 0.0).tolist() == [True, False, True]
+    assert correct(found, 3.0).tolist() == [True, False, False]
 
 
-def test_outputs_beyond_the_classes_have_no_part() -> None:
+def test_outputs_beyond_the_classes_are_ignored() -> None:
     logits, y = random_case(1)
     louder = logits.clone()
     louder[:, 5] = 99.0
-    first, second = judged_rows(logits, y, 3, 5), judged_rows(louder, y, 3, 5)
+    first, second = margins_of(logits, y, 3, 5), margins_of(louder, y, 3, 5)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_without_new_classes_everything_is_as_it_was() -> None:
+def test_without_new_classes_all_margins_are_0() -> None:
     logits, y = random_case(2)
     old = y < 3
-    found = judged_rows(logits[old], y[old], 3, 3)
+    found = margins_of(logits[old], y[old], 3, 3)
     assert not found["margin"].any()
     assert not found["new"].any()
-    assert accuracy(found, 0.0).sum() == int((logits[old, :3].argmax(1) == y[old]).sum())
+    assert correct(found, 0.0).sum() == int((logits[old, :3].argmax(1) == y[old]).sum())
 
 
-def test_the_model_before_gets_no_sample_of_a_new_class_right() -> None:
+def test_the_model_from_before_classifies_no_sample_of_a_new_class_correctly() -> None:
     logits, y = random_case(3)
-    found = judged_rows(logits, y, 3, 3)
+    found = margins_of(logits, y, 3, 3)
     right = (logits[:, :3].argmax(1) == y) & (y < 3)
-    assert accuracy(found, math.inf).sum() == int(right.sum())
+    assert correct(found, math.inf).sum() == int(right.sum())
 
 
-def test_margins_are_sorted_so_that_they_tell_nothing_about_the_order_of_samples() -> None:
+def test_sorted_margins_do_not_reveal_the_order_of_samples() -> None:
     logits, y = random_case(4)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
-    first, second = judged_rows(logits, y, 3, 5), judged_rows(logits[order], y[order], 3, 5)
+    first, second = margins_of(logits, y, 3, 5), margins_of(logits[order], y[order], 3, 5)
     assert (first["margin"].diff() >= 0).all()
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_nobody_s_samples_are_judged_to_nothing() -> None:
-    found = judged_rows(torch.empty(0, 6), torch.empty(0, dtype=torch.int64), 3, 5)
-    check_judged(found, 0)
-    assert joined([]).keys() == found.keys()
-    assert best_bias(joined([found]), 3, 2) == 0.0
-    assert len(accuracy(found, 0.0)) == 0
+def test_no_samples_give_empty_margins() -> None:
+    found = margins_of(torch.empty(0, 6), torch.empty(0, dtype=torch.int64), 3, 5)
+    check_margins(found, 0)
+    assert concatenate([]).keys() == found.keys()
+    assert best_bias(concatenate([found]), 3, 2) == 0.0
+    assert len(correct(found, 0.0)) == 0
 
 
-def test_clients_are_judged_together() -> None:
-    parts = [judged_rows(*random_case(seed, count), 3, 5) for seed, count in ((0, 10), (1, 20))]
-    both = joined(parts)
+def test_margins_of_clients_are_concatenated() -> None:
+    parts = [margins_of(*random_case(seed, count), 3, 5) for seed, count in ((0, 10), (1, 20))]
+    both = concatenate(parts)
     assert len(both["margin"]) == 30
-    assert accuracy(both, 0.3).sum() == sum(accuracy(part, 0.3).sum() for part in parts)
+    assert correct(both, 0.3).sum() == sum(correct(part, 0.3).sum() for part in parts)
 
 
-# --- what new rows must win by -------------------------------------------------------------------------------
+# --- the bias --------------------------------------------------------------------------------------------------
 
 
 def loss(found: dict[str, Tensor], biases: np.ndarray, olds: int, news: int) -> np.ndarray:
-    """The cross-entropy of "old or new" at each bias, each class counting the same, written out."""
+    """Return the cross-entropy of "old or new" at each bias, from its definition."""
     margin, new = found["margin"].double().numpy(), found["new"].numpy() == 1
     too_new = np.log1p(np.exp(margin[~new][None] - biases[:, None])).mean(1)
     too_old = np.log1p(np.exp(biases[:, None] - margin[new][None])).mean(1)
@@ -122,8 +129,8 @@ def loss(found: dict[str, Tensor], biases: np.ndarray, olds: int, news: int) -> 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("olds", "news"), [(3, 2), (1, 1), (9, 1), (1, 9)])
-def test_the_best_bias_is_as_good_as_the_best_of_all_that_were_tried(seed: int, olds: int, news: int) -> None:
-    found = judged_rows(*random_case(seed, 60), 3, 5)
+def test_the_best_bias_minimises_the_loss_on_a_grid(seed: int, olds: int, news: int) -> None:
+    found = margins_of(*random_case(seed, 60), 3, 5)
     bias = best_bias(found, olds, news)
     tried = np.linspace(-12, 12, 24_001)
     losses = loss(found, tried, olds, news)
@@ -141,20 +148,20 @@ def case(margins: list[float], new: list[int], right: list[int] | None = None) -
 
 
 def test_one_sample_of_each_kind_by_hand() -> None:
-    # s(m_old - b) = s(b - m_new), so that b is midway.
+    # s(m_old - b) = s(b - m_new), so b is halfway.
     assert best_bias(case([1.0, 4.0], [0, 1]), 2, 2) == pytest.approx(2.5)
     assert best_bias(case([4.0, 1.0], [0, 1]), 2, 2) == pytest.approx(2.5)
     # With equal margins, 3 s(-b) = 1 s(b): e^b = 3.
     assert best_bias(case([0.0, 0.0], [0, 1]), 3, 1) == pytest.approx(math.log(3))
 
 
-def test_margins_that_are_all_higher_are_won_by_as_much_more() -> None:
-    found = judged_rows(*random_case(5), 3, 5)
+def test_the_bias_shifts_with_the_margins() -> None:
+    found = margins_of(*random_case(5), 3, 5)
     higher = {**found, "margin": found["margin"] + 2.5}
     assert best_bias(higher, 3, 2) == pytest.approx(best_bias(found, 3, 2) + 2.5, abs=1e-5)
 
 
-def test_classes_count_the_same_however_many_samples_they_have() -> None:
+def test_classes_have_equal_weight_for_any_number_of_samples() -> None:
     found = case([0.5, -0.3, 1.0, 0.1], [0, 0, 1, 1])
     often = case([0.5, -0.3] * 20 + [1.0, 0.1], [0, 0] * 20 + [1, 1])
     assert best_bias(often, 2, 1) == pytest.approx(best_bias(found, 2, 1), abs=1e-5)
@@ -162,24 +169,24 @@ def test_classes_count_the_same_however_many_samples_they_have() -> None:
 
 
 @pytest.mark.parametrize("far", [1e3, 1e6, 3e38])
-def test_margins_far_away_are_no_trouble(far: float) -> None:
+def test_extreme_margins_give_a_finite_bias(far: float) -> None:
     assert -far < best_bias(case([-far, far], [0, 1]), 2, 1) < far
     for margins, new in (([far, 0.3, 0.2], [1, 0, 1]), ([-far, 0.3, 0.2], [0, 0, 1]), ([far, -far, 0.1], [0, 1, 0])):
         assert math.isfinite(best_bias(case(margins, new), 3, 2))
-    # The outermost sample is of the kind that counts little.
+    # The outermost sample is of the kind with little weight.
     assert math.isfinite(best_bias(case([far, -far, 0.1, 0.2], [0, 1, 0, 1]), 5, 1))
 
 
-def test_a_sample_of_a_new_class_where_there_is_none_changes_nothing() -> None:
+def test_without_new_classes_the_bias_is_0() -> None:
     assert best_bias(case([0.0, 1.0], [0, 1]), 2, 0) == 0.0
 
 
 @pytest.mark.parametrize("kind", [0, 1])
-def test_without_samples_of_both_kinds_nothing_is_changed(kind: int) -> None:
+def test_without_samples_of_both_kinds_the_bias_is_0(kind: int) -> None:
     assert best_bias(case([1.0, 2.0, 3.0], [kind] * 3), 2, 2) == 0.0
 
 
-# --- what is refused -----------------------------------------------------------------------------------------
+# --- what is rejected ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -194,12 +201,12 @@ def test_without_samples_of_both_kinds_nothing_is_changed(kind: int) -> None:
         ("right", torch.zeros(3, dtype=torch.int64)),
     ],
 )
-def test_a_judgement_of_another_length_or_type_is_refused(name: str, tensor: Tensor | None) -> None:
-    reply = {key: value.new_zeros(3) for key, value in empty().items()}
-    check_judged(reply, 3)
+def test_margins_of_another_length_or_type_are_rejected(name: str, tensor: Tensor | None) -> None:
+    reply = {key: value.new_zeros(3) for key, value in no_margins().items()}
+    check_margins(reply, 3)
     if tensor is None:
         del reply[name]
     else:
         reply[name] = tensor
-    with pytest.raises(BadReply, match=f"judged tensor '{name}'"):
-        check_judged(reply, 3)
+    with pytest.raises(BadReply, match=f"tensor '{name}' must be"):
+        check_margins(reply, 3)
