@@ -24,12 +24,12 @@ import torch
 
 from fedwild.api import Run
 from fedwild.data import Samples
-from fedwild.discovery import ESTIMATORS, Clusters, KnownClasses, clusters_of
+from fedwild.discovery import ESTIMATORS, Clusters, KnownClasses, cluster_embeddings
 from fedwild.models.inference import embeddings
-from fedwild.methods.gal.novelty import histogram, likeness
+from fedwild.methods.gal.novelty import cosine_histogram, max_cosine, novelty_threshold
 from fedwild.contract.engine import Job
 from fedwild.engines.executor import Executor
-from fedwild.methods.gal.method import GAL
+from fedwild.methods.gal import GAL
 from fedwild.contract import Client, Step
 from fedwild.engines.threads import single_thread
 from fedwild.core.rng import Rng
@@ -58,9 +58,9 @@ class Case:
         parts, labels = [], []
         for client in self.clients:
             z = embeddings(self.model, client.validation).double().numpy()
-            clusters, members = clusters_of(z, self.classes, self._seed(client, "known"))
+            clusters, assigned = cluster_embeddings(z, self.classes, self._seed(client, "known"))
             table = np.zeros((len(clusters), self.classes), dtype=np.int64)
-            np.add.at(table, (members, client.validation.y.numpy()), 1)
+            np.add.at(table, (assigned, client.validation.y.numpy()), 1)
             parts.append(clusters)
             labels.append(table)
         joined = Clusters.joined(parts, self.rows.shape[1])
@@ -69,10 +69,11 @@ class Case:
     def _novelty(self) -> float:
         views = [[client.validation for client in self.clients], [client.unlabelled_in(1) for client in self.clients]]
         known, pool = (
-            sum(histogram(likeness(embeddings(self.model, samples), self.rows)) for samples in part).numpy()  # type: ignore[union-attr]
+            sum(cosine_histogram(max_cosine(embeddings(self.model, samples), self.rows)) for samples in part).numpy()  # type: ignore[union-attr]
             for part in views
         )
-        return self.method.novelty_threshold(known, pool)
+        params = self.method.params
+        return novelty_threshold(known, pool, params.novelty, params.accept, params.r)
 
     def pool(self, classes: tuple[str, ...]) -> Clusters:
         """The clients' clusters of novel samples of these true classes."""
@@ -80,9 +81,9 @@ class Case:
         for client in self.clients:
             samples = self._of(client.unlabelled_in(1), classes)
             z = embeddings(self.model, samples)
-            novel = z[likeness(z, self.rows) < self.novelty].double().numpy()
-            least = self.method.params.min_count
-            parts.append(clusters_of(novel, self.classes, self._seed(client, "novel"), least)[0])
+            novel = z[max_cosine(z, self.rows) < self.novelty].double().numpy()
+            smallest = self.method.params.min_count
+            parts.append(cluster_embeddings(novel, self.classes, self._seed(client, "novel"), smallest)[0])
         return Clusters.joined(parts, self.rows.shape[1])
 
     def _of(self, samples: Samples, classes: tuple[str, ...]) -> Samples:

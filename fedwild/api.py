@@ -115,7 +115,9 @@ def resume(path: str | Path, workers: int | None = None, listener: Listener = la
         from fedwild.sites.coordinator import resume_sites
 
         if run.config.engine.name != "flower":
-            raise UserError(f"engine.name = {run.config.engine.name!r} is not allowed: the data of this run is at its sites.")
+            raise UserError(
+                f"engine.name = {run.config.engine.name!r} is not allowed: the data of this run is at its sites."
+            )
         resume_sites(run, listener)
     else:
         Federation(run.experiment, run.folder, listener).run()

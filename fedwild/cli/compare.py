@@ -155,13 +155,14 @@ def plan_of(
     from fedwild.api import flag_layer
     from fedwild.core.toml import read_toml
     from fedwild.runs.config import setting_layers
-    from fedwild.results.sweeps import merged, planned_sweep, read_axes
+    from fedwild.core.layers import merge
+    from fedwild.results.sweeps import planned_sweep, read_axes
 
     base = read_toml(config) if config is not None else {}
-    fixed = merged(*setting_layers(settings))
+    fixed = merge(*setting_layers(settings))
     axes = read_axes(base.pop("sweep", {}), grid, seeds, fixed)
     place = folder or Path("runs") / (f"sweep-{config.stem}" if config is not None else "sweep")
-    return planned_sweep(place, base, axes, merged(fixed, flag_layer(workers=whole(workers))))
+    return planned_sweep(place, base, axes, merge(fixed, flag_layer(workers=whole(workers))))
 
 
 def show_plan(plan: Sweep, record: Record, as_json: bool) -> None:

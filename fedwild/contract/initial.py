@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from fedwild.contract.task import copied, weights_of
 from fedwild.core.classes import ClassRegistry
 from fedwild.core.payload import Payload
-from fedwild.contract.task import copied, weights_of
 
 if TYPE_CHECKING:
     from fedwild.contract import Server

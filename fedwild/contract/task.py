@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedwild.models import LayerGraph, Network, build
 from fedwild.core.payload import check_like
 from fedwild.core.rng import Rng
+from fedwild.models import LayerGraph, Network, build
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedwild.runs.settings import EngineSettings
 from fedwild.contract.engine import Engine
-from fedwild.engines.local import LocalEngine
 from fedwild.engines.executor import Executor
+from fedwild.engines.local import LocalEngine
 from fedwild.engines.workers import worker_count
+from fedwild.runs.settings import EngineSettings
 
 Connect = Callable[[Executor], Engine]
 """Makes an engine for the clients of a executor, or for real sites that this one coordinates."""

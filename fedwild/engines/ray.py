@@ -1,8 +1,8 @@
-"""The Ray engine: clients live in Ray actors, on this machine or on a cluster.
+"""The Ray engine: clients run in Ray actors, on this machine or on a cluster.
 
-Files stay here. A payload goes into Ray's object store once, where all actors of a node read the same memory; a
-client's durable state travels with its job and comes back if it changed. What an actor does with a job is what a
-worker of the local engine does, to the bit.
+Files stay on this machine. A payload is put into Ray's object store once, where all actors of a node read the same
+memory; a client's durable state is sent with its job and returned if it changed. An actor runs a job exactly as a
+worker of the local engine does, so results are bit-equal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwild.data import Dataset
+from fedwild.contract import Task
 from fedwild.contract.engine import Answer, Job
-from fedwild.engines.local import SHORT_JOB_SECONDS
-from fedwild.engines.ray_cluster import connect, one_line, python_path
-from fedwild.engines.executor import Executor, state_file
 from fedwild.core.errors import BadReply, UserError
 from fedwild.core.payload import Payload
+from fedwild.data import Dataset
+from fedwild.engines.executor import Executor, state_file
+from fedwild.engines.pool import Worker, WorkerDied, WorkerPool
+from fedwild.engines.ray_cluster import connect, one_line, python_path
 from fedwild.engines.threads import single_thread
-from fedwild.contract.task import Task
 
 try:
     import ray
@@ -40,24 +40,23 @@ try:
 except ImportError:
     raise UserError("engine.name = 'ray' needs Ray: pip install 'fedwild[ray]'") from None
 
-# An actor imports torch and fetches the data; on a busy cluster it first waits for a core.
+# An actor imports torch and fetches the data; on a busy cluster, it first waits for a core.
 START_SECONDS = 120.0
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 @dataclass
 class Call:
-    """A job and what it needs, kept until it is answered, for an actor may die of it."""
+    """A job and the contents of its files."""
 
     job: Job
     payload: ray.ObjectRef
     state: np.ndarray | None
-    died: bool = False
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What came of a job at an actor. Bytes are arrays here, since Ray shares those between processes."""
+class Result:
+    """The result of a job at an actor. Bytes are arrays here, since Ray shares arrays between processes."""
 
     seconds: float = 0.0
     reply: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
@@ -66,76 +65,71 @@ class Reply:
     error: str | None = None
     traceback: str | None = None
     damaged: bool = False
-    """Whether what came down cannot be read: not the client's fault."""
+    """Whether the actor could not read the job's payload or state, which is not the client's fault."""
 
 
 class ClientActor:
-    """A executor without files, in a process of Ray's."""
+    """An executor without files, in a Ray process."""
 
     def __init__(self, home: dict[str, Any]) -> None:
         single_thread()
-        self._executor = unpacked(home)
+        self._executor = unpack(home)
         self._payload: tuple[str, Payload] | None = None
         gc.freeze()
 
     def ready(self) -> None:
-        """Answers when the actor is there."""
+        """Return once the actor has started."""
 
-    def answer(self, call: Call) -> Reply:
-        """The payload comes as a mere reference, and is fetched if it is not the one of the job before."""
+    def answer(self, call: Call) -> Result:
+        """Run a job. Its payload is a reference, fetched unless it is that of the previous job."""
         begin = time.perf_counter()
         job = call.job
         try:
             if self._payload is None or self._payload[0] != job.payload:
-                self._payload = (job.payload, decoded(ray.get(call.payload)))
-            kept = None if call.state is None else decoded(call.state)
+                self._payload = (job.payload, decode(ray.get(call.payload)))
+            kept = None if call.state is None else decode(call.state)
         except BadReply as error:
-            return Reply(error=str(error), damaged=True)
+            return Result(error=str(error), damaged=True)
         done = self._executor.answer(job, self._payload[1], kept)
         changed = None if done.state is None else np.frombuffer(done.state, np.uint8)
         seconds = time.perf_counter() - begin
-        return Reply(
+        return Result(
             seconds, np.frombuffer(done.reply, np.uint8), changed, list(done.notes), done.error, done.traceback
         )
 
 
-@dataclass
-class Worker:
-    """An actor, and the calls it was given and has not answered, each with where its answer will be."""
+@dataclass(eq=False)
+class ActorWorker(Worker):
+    """An actor, and references to the answers of its pending jobs."""
 
     actor: Any
-    calls: deque[tuple[ray.ObjectRef, Call]] = field(default_factory=deque)
-    room: int = 1
-
-    def give(self, call: Call) -> None:
-        self.calls.append((self.actor.answer.remote(call), call))
+    answers: deque[ray.ObjectRef] = field(default_factory=deque)
 
 
-class RayEngine:
-    """Runs clients in Ray actors, as many as workers are asked for and the cluster has cores, but at least one."""
+class RayEngine(WorkerPool[ActorWorker]):
+    """Runs clients in Ray actors: as many as `workers` and the cluster's cores allow, at least one."""
 
     def __init__(self, executor: Executor, workers: int, address: str | None) -> None:
         self._executor = executor
         self._where = "engine.name = 'ray'" if address is None else f"engine.address = {address!r}"
-        self._workers: list[Worker] = []
         self._payloads: dict[str, ray.ObjectRef] = {}
-        self._connection = connect(address, workers, sum(array.nbytes for array in tensors_of(executor.dataset).values()))
-        self._threads = torch.get_num_threads()
-        single_thread()
+        size = sum(array.nbytes for array in tensors_of(executor.dataset).values())
+        self._connection = connect(address, workers, size)
+        super().__init__()
         try:
             count = max(1, min(workers, int(ray.cluster_resources().get("CPU", 1))))
             self._kind = actor_kind(executor.task.device, count)
-            self._home = ray.put(packed(executor))
-            self._workers = self._arrived([self._start() for _ in range(count)])
+            self._home = ray.put(pack(executor))
+            self.workers = self._await_start([self._start() for _ in range(count)])
         except BaseException:
             self.close()
             raise
 
-    def _start(self) -> Worker:
-        return Worker(self._kind.remote(self._home))
+    def _start(self) -> ActorWorker:
+        return ActorWorker(self._kind.remote(self._home))
 
-    def _arrived(self, workers: list[Worker]) -> list[Worker]:
-        """Those of the workers that come up in time. A cluster may have no room for the others."""
+    def _await_start(self, workers: list[ActorWorker]) -> list[ActorWorker]:
+        """Return the workers that start in time. A cluster may have no room for the others."""
         waiting = {worker.actor.ready.remote(): worker for worker in workers}
         up, late = ray.wait(list(waiting), num_returns=len(waiting), timeout=START_SECONDS)
         try:
@@ -144,7 +138,7 @@ class RayEngine:
             reason = one_line(getattr(error, "cause", None) or error)
             raise UserError(
                 f"{self._where}: a worker cannot start: {reason} "
-                "(every node needs fedwild, and the modules of your own that the run names)."
+                "(every node needs fedwild and your own modules that the run names)."
             ) from error
         for reference in late:
             ray.kill(waiting[reference].actor)
@@ -152,38 +146,14 @@ class RayEngine:
             raise UserError(f"{self._where}: Ray had no free core within {START_SECONDS:.0f} s; one is needed.")
         return [waiting[reference] for reference in up]
 
-    def present(self) -> None:
-        return None
-
-    def run(self, jobs: Iterable[Job], started: Callable[[Job], None] = lambda job: None) -> Iterator[Answer]:
-        queue = iter(jobs)
-        busy: dict[ray.ObjectRef, Worker] = {}
-
-        def fill(worker: Worker) -> Iterator[Answer]:
-            """Hand a worker jobs until it has no more room, or there are none; those without files are answered."""
-            while len(worker.calls) < worker.room and (job := next(queue, None)) is not None:
-                started(job)
-                try:
-                    worker.give(self._call(job))
-                except (OSError, RayError) as error:
-                    yield Answer(job, error=one_line(error), disk_failed=True)
-            if worker.calls:
-                # An actor answers in order.
-                busy[worker.calls[0][0]] = worker
-
-        for worker in self._workers:
-            yield from fill(worker)
-        while busy:
-            (ready,), _ = ray.wait(list(busy), num_returns=1)
-            answer, worker = self._receive(busy.pop(ready))
-            worker.room = 2 if answer is not None and answer.seconds < SHORT_JOB_SECONDS else 1
-            # The worker goes on while the answer is being looked at.
-            yield from fill(worker)
-            if answer is not None:
-                yield answer
+    def submit(self, worker: ActorWorker, job: Job) -> None:
+        try:
+            worker.answers.append(worker.actor.answer.remote(self._call(job)))
+        except (OSError, RayError) as error:
+            raise OSError(one_line(error)) from error
 
     def _call(self, job: Job) -> Call:
-        """A job with what lies in files here. Each payload is read and put into the object store once."""
+        """Return a job with the contents of its files. Each payload is put into the object store once."""
         if job.payload not in self._payloads:
             self._payloads = {path: ref for path, ref in self._payloads.items() if os.path.exists(path)}
             self._payloads[job.payload] = ray.put(np.fromfile(job.payload, np.uint8))
@@ -193,67 +163,60 @@ class RayEngine:
             state = np.fromfile(state_file(self._executor.states, job.client, job.state), np.uint8)
         return Call(job, self._payloads[job.payload], state)
 
-    def _receive(self, worker: Worker) -> tuple[Answer | None, Worker]:
-        """A worker's answer. A worker that died is replaced and its job given once more, for it may have been killed
-        from outside; a job that a second worker dies of is the client's failure."""
-        answer, call = worker.calls.popleft()
+    def wait(self, workers: Sequence[ActorWorker]) -> Sequence[ActorWorker]:
+        # An actor answers in order.
+        first = {worker.answers[0]: worker for worker in workers}
+        ready, _ = ray.wait(list(first), num_returns=1)
+        return [first[reference] for reference in ready]
+
+    def receive(self, worker: ActorWorker, job: Job) -> Answer:
         try:
-            return self._kept(call.job, ray.get(answer)), worker
+            return self._store(job, ray.get(worker.answers.popleft()))
         except RayError as error:
             with contextlib.suppress(RayError):
                 ray.kill(worker.actor)
-            fresh = self._replacement(worker)
-            failed = Answer(call.job, error=f"the worker process died ({one_line(error)})") if call.died else None
-            if failed is None:
-                call.died = True
-                fresh.give(call)
-            for _, waiting in worker.calls:
-                fresh.give(waiting)
-            return failed, fresh
+            raise WorkerDied(one_line(error)) from error
 
-    def _replacement(self, dead: Worker) -> Worker:
-        """A new worker, or where the cluster has no core left for one, the other that has least to do."""
-        place = self._workers.index(dead)
+    def replace(self, worker: ActorWorker) -> ActorWorker:
+        """Return a new worker or, if the cluster has no core left, the least busy of the others."""
+        place = self.workers.index(worker)
         try:
-            (self._workers[place],) = self._arrived([self._start()])
-            return self._workers[place]
+            (self.workers[place],) = self._await_start([self._start()])
+            return self.workers[place]
         except UserError:
-            del self._workers[place]
-            if not self._workers:
+            del self.workers[place]
+            if not self.workers:
                 raise
-            return min(self._workers, key=lambda worker: len(worker.calls))
+            return min(self.workers, key=lambda other: len(other.pending))
 
-    def _kept(self, job: Job, reply: Reply) -> Answer:
-        """An actor's reply, written where the local engine's workers write theirs."""
-        if reply.error is not None:
+    def _store(self, job: Job, result: Result) -> Answer:
+        """Write an actor's result where the local engine's workers write theirs."""
+        if result.error is not None:
             return Answer(
-                job, error=reply.error, traceback=reply.traceback, seconds=reply.seconds, disk_failed=reply.damaged
+                job, error=result.error, traceback=result.traceback, seconds=result.seconds, disk_failed=result.damaged
             )
         begin = time.perf_counter()
         try:
-            version = job.state if reply.state is None else self._executor.keep(reply.state.tobytes(), job)
+            version = job.state if result.state is None else self._executor.keep(result.state.tobytes(), job)
             with open(self._executor.spool / f"up-{job.step.index}-{job.kind}-ray", "ab") as file:
                 offset = file.tell()
-                file.write(reply.reply.data)
+                file.write(result.reply.data)
         except OSError as error:
             return Answer(job, error=str(error), disk_failed=True)
-        seconds = reply.seconds + time.perf_counter() - begin
-        return Answer(job, file.name, offset, len(reply.reply), seconds, version, reply.notes)
+        seconds = result.seconds + time.perf_counter() - begin
+        return Answer(job, file.name, offset, len(result.reply), seconds, version, result.notes)
 
     def close(self) -> None:
-        for worker in self._workers:
+        for worker in self.workers:
             with contextlib.suppress(RayError):
                 ray.kill(worker.actor)
-        self._workers = []
         self._payloads = {}
         self._connection.close()
-        gc.unfreeze()
-        torch.set_num_threads(self._threads)
-        torch.set_flush_denormal(False)
+        super().close()
 
 
 def actor_kind(device: str, workers: int) -> Any:
-    """The class of actors: a core each, one thread, our modules, and a share of the cluster's GPUs if there is use."""
+    """Return the class of actors: one core, one thread, our modules, and a share of the GPUs if the run uses them."""
     gpus = ray.cluster_resources().get("GPU", 0.0) if torch.device(device).type == "cuda" else 0.0
     variables = {**ONE_THREAD, "PYTHONPATH": python_path() + os.pathsep + "${PYTHONPATH}"}
     make = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus / workers), runtime_env={"env_vars": variables})
@@ -261,17 +224,17 @@ def actor_kind(device: str, workers: int) -> Any:
 
 
 def tensors_of(dataset: Dataset) -> dict[str, np.ndarray]:
-    """The data set's tensors as arrays, by field."""
+    """Return the data set's tensors as arrays, by field."""
     fields = {f.name: getattr(dataset, f.name) for f in dataclasses.fields(dataset)}
     return {name: value.numpy() for name, value in fields.items() if isinstance(value, Tensor)}
 
 
-def packed(executor: Executor) -> dict[str, Any]:
-    """A executor for the object store: actors of a node share the arrays, and each makes the rest for itself."""
-    arrays = tensors_of(executor.dataset)
-    about = {f.name: getattr(executor.dataset, f.name) for f in dataclasses.fields(executor.dataset) if f.name not in arrays}
-    task = executor.task
-    # Ray shows an actor its own GPU alone.
+def pack(executor: Executor) -> dict[str, Any]:
+    """Return an executor for the object store: actors of a node share the arrays and rebuild the rest."""
+    dataset, task = executor.dataset, executor.task
+    arrays = tensors_of(dataset)
+    about = {f.name: getattr(dataset, f.name) for f in dataclasses.fields(dataset) if f.name not in arrays}
+    # Ray shows an actor only its own GPU.
     device = "cuda" if torch.device(task.device).type == "cuda" else task.device
     fresh = Task(task.input_shape, task.model, task.model_params, device)
     return {
@@ -280,17 +243,17 @@ def packed(executor: Executor) -> dict[str, Any]:
     }
 
 
-def unpacked(home: dict[str, Any]) -> Executor:
-    """The executor in an actor."""
+def unpack(home: dict[str, Any]) -> Executor:
+    """Return the executor in an actor."""
     about, split, data, method, task, seed = cloudpickle.loads(home["rest"])
     with warnings.catch_warnings():
-        # The arrays cannot be written to, and nobody does.
+        # The arrays are read-only, and nothing writes to them.
         warnings.filterwarnings("ignore", message=".*not writable.*")
         fields = about | {name: torch.from_numpy(array) for name, array in home["arrays"].items()}
     nowhere = Path(os.devnull)
     return Executor(Dataset(**fields), split, data, method, task, seed, nowhere, nowhere)
 
 
-def decoded(array: np.ndarray) -> Payload:
-    """The payload in an array, on memory of its own that may be written to."""
+def decode(array: np.ndarray) -> Payload:
+    """Return the payload in an array, in memory that may be written to."""
     return Payload.decode(bytearray(array.data))

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedwild.core.errors import BadReply
-from fedwild.openset.metrics import UNKNOWN, open_set_report
-from fedwild.openset import decide
-from fedwild.core.payload import Payload
 from fedwild.contract import Method, Outcome, Prediction, Server
+from fedwild.core.errors import BadReply
+from fedwild.core.payload import Payload
+from fedwild.openset import decide
+from fedwild.openset.metrics import UNKNOWN, open_set_report
 
 MAX_FIGURES = 10_000
 """A report with more figures or classes is rejected."""

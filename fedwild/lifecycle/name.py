@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from fedwild.contract import Discovers
 from fedwild.core.classes import MAX_CHARACTERS, UNKNOWN_NAME, ClassEntry, ClassRegistry
 from fedwild.core.errors import UserError, unknown_name
-from fedwild.contract import Discovers
 from fedwild.methods import METHODS
 from fedwild.runs.events import EventLog, read_events
 from fedwild.runs.folder import RunFolder

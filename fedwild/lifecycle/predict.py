@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwild.lifecycle.run import Run
+from fedwild.core.errors import UserError
 from fedwild.data.images import grey, resize, to_stored
 from fedwild.data.sources.image_files import read_images
-from fedwild.core.errors import UserError
+from fedwild.lifecycle.run import Run
 
 
 def answer_files(run: Run, files: Sequence[Path], client: str | None = None) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from fedwild.core.errors import UserError
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.core.temporary import temporary_folder
+from fedwild.core.toml import read_toml
 from fedwild.data import Samples, Split
 from fedwild.engines.executor import Executor, state_file
 from fedwild.engines.local import LocalEngine
@@ -31,7 +32,6 @@ from fedwild.evaluation.progress import OnProgress, ignore_progress, with_progre
 from fedwild.lifecycle import name as naming
 from fedwild.openset import UNKNOWN, decide
 from fedwild.runs.at_sites import restore_sites
-from fedwild.core.toml import read_toml
 from fedwild.runs.config import Config, changes, resolve
 from fedwild.runs.events import read_events
 from fedwild.runs.experiment import Experiment, fingerprint, prepare, usable_device

@@ -56,7 +56,9 @@ def begin(
         folder = RunFolder.create(out, stem, config.to_toml(), experiment.split, facts, events)
     except OSError as error:
         where = out if out is not None else Path("runs")
-        raise UserError(f"--out {str(where)!r}: the run folder cannot be created: {error.strerror or error}.") from error
+        raise UserError(
+            f"--out {str(where)!r}: the run folder cannot be created: {error.strerror or error}."
+        ) from error
     listener({"event": "folder", "path": str(folder.path)})
     Federation(experiment, folder, listener, connect).run()
     return Run(folder.path)

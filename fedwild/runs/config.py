@@ -108,7 +108,7 @@ def has_unknown_output(method: Method) -> bool:
     """Return whether the network that answers has an output for "unknown"."""
     if method.traits.unknown_output is not None:
         return method.traits.unknown_output
-    return "objective" in method.parts and method.objective.extra_outputs == 1  # type: ignore[attr-defined,no-any-return]
+    return "objective" in method.parts and method.objective.extra_outputs == 1  # type: ignore[attr-defined]
 
 
 def resolve(*layers: Mapping[str, Any]) -> Config:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from torch import Tensor
 
+from fedwild.contract import Server
+from fedwild.contract.initial import Initial
+from fedwild.contract.task import Task
+from fedwild.core.errors import BadReply, UserError
+from fedwild.core.payload import check_like
+from fedwild.core.rng import Rng
 from fedwild.runs.components import Part, starting_methods
 from fedwild.runs.config import changes, resolve
-from fedwild.core.errors import BadReply, UserError
-from fedwild.contract.initial import Initial
-from fedwild.core.payload import check_like
-from fedwild.contract import Server
-from fedwild.core.rng import Rng
 from fedwild.runs.folder import RunFolder
-from fedwild.contract.task import Task
 
 
 def earlier_model(path: str, model: Part, task: Task) -> Initial:

@@ -12,7 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedwild.runs.config import Config
+from fedwild.contract import EVERYONE, Initial, Method, Task
+from fedwild.contract.schedule import first_rounds, plan_of
+from fedwild.core.errors import UserError
+from fedwild.core.rng import Rng
 from fedwild.data import (
     DATASETS,
     Dataset,
@@ -25,13 +28,10 @@ from fedwild.data import (
     samples_of,
     with_newcomers,
 )
-from fedwild.core.errors import UserError
 from fedwild.methods import METHODS
 from fedwild.models import Network
-from fedwild.contract import EVERYONE, Initial, Method, Task
-from fedwild.core.rng import Rng
+from fedwild.runs.config import Config
 from fedwild.runs.earlier import earlier_model
-from fedwild.contract.schedule import first_rounds, plan_of
 
 Download = Callable[[str, int, int | None], None]
 """Called during a download with the file, the bytes so far and, if known, the total."""
@@ -63,7 +63,9 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
     `split` is given when a run continues; newcomers that it does not have are added to it.
     """
     if config.engine.name == "flower":
-        raise UserError("engine.name = 'flower' is not allowed here: use `fedwild coordinate` for a run over real sites.")
+        raise UserError(
+            "engine.name = 'flower' is not allowed here: use `fedwild coordinate` for a run over real sites."
+        )
     dataset, split, partition = load_and_deal(config, split, progress)
     config = config.resolved(
         model=default_model(dataset.input_shape),

@@ -31,9 +31,9 @@ import numpy
 import torch
 
 import fedwild
-from fedwild.data import Split
 from fedwild.core.errors import BadReply, UserError
 from fedwild.core.payload import Payload, write_atomically
+from fedwild.data import Split
 from fedwild.runs.events import without_nan
 from fedwild.runs.format import FORMAT, check_format
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fedwild.runs.components import default_parts
-from fedwild.runs.settings import EngineSettings, EvaluationSettings, FederationSettings
-from fedwild.training.corrections import CORRECTIONS
+from fedwild.contract import Method
+from fedwild.core.registry import Registry
+from fedwild.core.settings import Settings
 from fedwild.data import DATASETS, PARTITIONS, DataEntry, DataSettings, PartitionSettings
 from fedwild.data.sources import find_prepared
 from fedwild.discovery import ESTIMATORS
-from fedwild.core.settings import Settings
 from fedwild.methods import METHODS
 from fedwild.models import MODELS
-from fedwild.training.objectives import OBJECTIVES
 from fedwild.openset import SCORES
-from fedwild.contract import Method
-from fedwild.core.registry import Registry
+from fedwild.runs.components import default_parts
+from fedwild.runs.settings import EngineSettings, EvaluationSettings, FederationSettings
+from fedwild.training.corrections import CORRECTIONS
+from fedwild.training.objectives import OBJECTIVES
 
 Row = dict[str, Any]
 

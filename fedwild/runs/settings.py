@@ -13,7 +13,9 @@ class FederationSettings(Settings):
     """Who takes part, and what the run starts from."""
 
     clients: int | None = Field(None, ge=1, description="number of clients (10, or as many as the data says)")
-    participation: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in a round, drawn at random")
+    participation: float = Field(
+        1.0, gt=0, le=1, description="share of the clients that take part in a round, drawn at random"
+    )
     min_clients: int = Field(1, ge=1, description="a round fails if fewer clients reply")
     arrivals: dict[str, Annotated[int, Field(ge=0, strict=True)] | Annotated[str, Field(min_length=1)]] = Field(
         default_factory=dict,
@@ -41,16 +43,22 @@ class EngineSettings(Settings):
     device: str = Field("cpu", description="cpu, cuda, cuda:0 ...")
     max_reply_mb: float = Field(1024, gt=0, description="larger replies are rejected")
     address: str | None = Field(
-        None, min_length=1, description="ray: address of the cluster, such as auto; without it, a new one on this machine"
+        None,
+        min_length=1,
+        description="ray: address of the cluster, such as auto; without it, a new one on this machine",
     )
     superlink: str | None = Field(
         None, min_length=1, description="flower: HOST:PORT of a SuperLink that already runs on this machine"
     )
     listen: str | None = Field(
-        None, min_length=1, description="flower: HOST:PORT on which the coordinator listens for sites, unless superlink is set"
+        None,
+        min_length=1,
+        description="flower: HOST:PORT on which the coordinator listens for sites, unless superlink is set",
     )
     certificates: str | None = Field(
-        None, min_length=1, description="flower: folder made by `fedwild flower keys`; without it, connections have no TLS"
+        None,
+        min_length=1,
+        description="flower: folder made by `fedwild flower keys`; without it, connections have no TLS",
     )
     wait: float = Field(
         600, gt=0, description="flower: seconds to wait for sites, at the start or when too few are connected"

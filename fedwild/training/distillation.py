@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedwild.training.corrections import ClientCorrection
-from fedwild.data.samples import Samples
-from fedwild.core.settings import Settings
-from fedwild.models import Network
-from fedwild.training.objectives import Objective
 from fedwild.contract import Predictor
 from fedwild.core.rng import Rng
+from fedwild.core.settings import Settings
+from fedwild.data.samples import Samples
+from fedwild.models import Network
+from fedwild.training.corrections import ClientCorrection
 from fedwild.training.loop import LocalTraining, Trained, train
+from fedwild.training.objectives import Objective
 
 TEACHING_BATCH = 256
 

@@ -8,13 +8,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedwild.training.corrections.base import ClientCorrection
-from fedwild.data.samples import Samples
+from fedwild.core.rng import Rng
 from fedwild.core.settings import Settings
+from fedwild.data.samples import Samples
 from fedwild.models import Network, has_batch_norm
+from fedwild.training.corrections.base import ClientCorrection
 from fedwild.training.objectives import Objective
 from fedwild.training.optimisers import SGD, Adam, Optimiser
-from fedwild.core.rng import Rng
 
 
 class LocalTraining(Settings):
@@ -54,11 +54,17 @@ class Descent:
         """An epoch begins, and `left` more will follow it."""
 
     def gradients(
-        self, model: Network, objective: Objective, client_correction: ClientCorrection, x: Tensor, y: Tensor, draws: torch.Generator
+        self,
+        model: Network,
+        objective: Objective,
+        correction: ClientCorrection,
+        x: Tensor,
+        y: Tensor,
+        draws: torch.Generator,
     ) -> Tensor:
         """Put the gradient of the batch's loss and the correction's penalty into the model; returns the loss."""
         loss = objective.loss(model, x, y, draws)
-        penalty = client_correction.penalty(x, y)
+        penalty = correction.penalty(x, y)
         model.zero_grad(set_to_none=True)
         (loss if penalty is None else loss + penalty).backward()
         return loss.detach()
@@ -86,7 +92,7 @@ def train(
     samples: Samples,
     settings: LocalTraining,
     objective: Objective,
-    client_correction: ClientCorrection,
+    correction: ClientCorrection,
     rng: Rng,
     descent: Descent = PLAIN,
 ) -> Trained:
@@ -106,8 +112,8 @@ def train(
             if len(y) < smallest:
                 continue
             x, y = x.to(device), y.to(device)
-            loss = descent.gradients(model, objective, client_correction, x, y, draws)
-            client_correction.before_step()
+            loss = descent.gradients(model, objective, correction, x, y, draws)
+            correction.before_step()
             optimiser.step()
             total += loss * len(y)
             seen += len(y)

@@ -67,7 +67,7 @@ def test_an_unusable_object_is_rejected_by_name(path: str, shape: tuple[int, ...
 def test_the_settings_of_a_missing_module_can_be_read() -> None:
     builder = MODELS.make("nowhere.at_all:Net", {"width": 8})
     assert builder.params.model_dump() == {"width": 8}
-    with pytest.raises(UserError, match="model 'nowhere.at_all:Net' cannot be imported"):
+    with pytest.raises(UserError, match=r"model 'nowhere\.at_all:Net' cannot be imported"):
         builder.build((4,), 3, True)
 
 

@@ -146,7 +146,7 @@ def test_too_slow_site_is_excluded(files: dict[str, Path], tmp_path: Path) -> No
     config = tables(federation={"clients": 3}, engine={"answer_within": 0.05})
     run = coordinated(sites, config, tmp_path / "run")
     assert failures(run) == {"c": "its site did not answer within engine.answer_within = 0.05 s"}
-    assert any("c is left out of the threshold" in event.get("text", "") for event in run.events())
+    assert any("c is excluded from the threshold" in event.get("text", "") for event in run.events())
 
 
 def test_run_stopped_by_too_few_sites_can_be_resumed(files: dict[str, Path], tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_run_stopped_by_too_few_sites_can_be_resumed(files: dict[str, Path], tmp
         if event["event"] == "round" and event["index"] == 0:
             sites.disconnect("b")
 
-    with pytest.raises(RoundFailed, match=r"1 sites are connected, federation.min_clients = 2. `fedwild resume"):
+    with pytest.raises(RoundFailed, match=r"1 sites are connected, federation.min_clients = 2. Run `fedwild resume"):
         coordinated(sites, config, tmp_path / "run", listen)
     sites.connect(site_server("b", files["b"], tmp_path))
     run = Run(tmp_path / "run")
@@ -288,9 +288,9 @@ def test_impossible_figures_are_rejected_but_scores_of_any_type_are_accepted(
     sites.changes["b"] = with_impossible_figures
     run = coordinated(sites, tables(federation={"clients": 3}), tmp_path / "run")
     said = [event["text"] for event in run.events() if event["event"] == "note"]
-    assert any(text.startswith("b is left out of the figures") for text in said)
+    assert any(text.startswith("b is excluded from the figures") for text in said)
     # bfloat16 scores are valid.
-    assert not any("left out of the threshold" in text for text in said)
+    assert not any("excluded from the threshold" in text for text in said)
     assert 0 <= run.metrics["closed_accuracy"] <= 1
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fedwild.core.errors import BadReply, UserError
 from fedwild.core.payload import Payload
-from fedwild.evaluation.at_sites import weighted_figures
+from fedwild.evaluation.at_sites import mean_figures
 from fedwild.evaluation.outcomes import check_report
 from fedwild.sites.envelope import Envelope
 from tests.conftest import Cli
@@ -33,9 +33,9 @@ def test_sites_send_figures_and_counts_but_no_answers(tmp_path: Path) -> None:
 
 def test_figures_are_means_over_sites_weighted_by_test_samples() -> None:
     by = {"a": {"x": 1.0, "y": math.nan}, "b": {"x": 0.0, "y": 0.5}, "c": {"x": 0.5, "y": math.nan}}
-    means = weighted_figures(by, {"a": 1, "b": 3, "c": 4})
+    means = mean_figures(by, {"a": 1, "b": 3, "c": 4})
     assert means == {"x": pytest.approx(3 / 8), "y": 0.5}
-    assert weighted_figures({}, {}) == {}
+    assert mean_figures({}, {}) == {}
 
 
 def test_coordinators_own_test_set_gives_the_figures(tmp_path: Path) -> None:
@@ -126,4 +126,4 @@ def test_site_with_a_false_report_is_excluded_from_the_figures(tmp_path: Path) -
     run = coordinated(sites, tables(), tmp_path / "run")
     assert run.result["by"].keys() == {"a"}
     assert "measure" in kinds
-    assert any("b is left out of the figures" in event.get("text", "") for event in run.events())
+    assert any("b is excluded from the figures" in event.get("text", "") for event in run.events())

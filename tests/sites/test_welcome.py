@@ -100,7 +100,7 @@ def test_site_without_a_stage_waits_and_is_notified(sites: InProcessSites, newco
     assert not any("third" in participants for participants in rounds)
     assert run.result["by"].keys() == {"a", "b", "late"}
     (word,) = [text for text in told if "wait" in text]
-    assert word.startswith("the coordinator says: no stage of this run is left to welcome us")
+    assert word.startswith("the coordinator says: this run has no stage left to welcome us")
     # It can be welcomed into the next run.
     after = welcomed(sites, run, "third", tmp_path / "after")
     assert after.findings("discovery")[-1]["client"] == "third"
@@ -139,9 +139,7 @@ def test_options_of_the_newcomers_data_are_rejected(sites: InProcessSites, tmp_p
     source = coordinated(sites, tables(), tmp_path / "source")
     outcome = cli("welcome", source.path, "--client", "late", "--label", "zwei=2")
     assert outcome.code == 2
-    assert outcome.err == (
-        "error: --label is not allowed here: the newcomer is a site, which says so with `fedwild site`.\n"
-    )
+    assert outcome.err == ("error: --label is not allowed here: the newcomer is a site; set it with `fedwild site`.\n")
 
 
 def test_only_methods_that_welcome_have_newcomers_at_sites(sites: InProcessSites, tmp_path: Path) -> None:

@@ -60,13 +60,13 @@ class Importance(Descent):
         self,
         model: Network,
         objective: Objective,
-        client_correction: ClientCorrection,
+        correction: ClientCorrection,
         x: Tensor,
         y: Tensor,
         draws: torch.Generator,
     ) -> Tensor:
         if not self._last:
-            return super().gradients(model, objective, client_correction, x, y, draws)
+            return super().gradients(model, objective, correction, x, y, draws)
         close, open_ = objective.closed_and_open(model, x, y, draws)
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         of_close = _gradients(close, parameters, retain_graph=True)
@@ -75,7 +75,7 @@ class Importance(Descent):
         self._add(self.open, of_open)
         for name, parameter in parameters.items():
             parameter.grad = of_close[name].add_(of_open[name], alpha=objective.open_weight)
-        penalty = client_correction.penalty(x, y)
+        penalty = correction.penalty(x, y)
         if penalty is not None:
             penalty.backward()
         return close.detach() + objective.open_weight * open_.detach()

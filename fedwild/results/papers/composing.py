@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedwild.runs.components import KINDS
+from fedwild.core.layers import Table, merge
 from fedwild.results.papers.measures import Measure
+from fedwild.runs.config import NAMED
 
 Layer = Mapping[str, Any]
 # What a layer says beside settings.
 OWN_WORDS = ("measure", "unit", "waiting")
-NAMED = (*KINDS, "method", "model", "partition")
 # Figures of a run are fractions.
 FACTORS = {"%": 100.0}
 
@@ -30,15 +30,10 @@ def layers_of(levels: Sequence[Layer], keys: Mapping[str, str]) -> list[Layer]:
     return layers
 
 
-def settings_of(layers: Iterable[Layer]) -> dict[str, Any]:
-    """Settings of all layers, later ones winning. As in a config, a part that changes its name loses its settings."""
-    settings: dict[str, Any] = {}
-    for layer in layers:
-        for section, new in layer.items():
-            if section not in OWN_WORDS:
-                old = settings.get(section, {})
-                settings[section] = _joined({} if _renamed(section, old, new) else old, new)
-    return settings
+def settings_of(layers: Iterable[Layer]) -> Table:
+    """Return the merged settings of all layers; as in a config, a component with another name loses its settings."""
+    settings = ({key: value for key, value in layer.items() if key not in OWN_WORDS} for layer in layers)
+    return merge(*settings, named=NAMED)
 
 
 def unit_of(layers: Iterable[Layer]) -> str:
@@ -69,15 +64,3 @@ def waiting_of(layers: Iterable[Layer]) -> str | None:
     """All that is waited for."""
     reasons = dict.fromkeys(layer["waiting"] for layer in layers if "waiting" in layer)
     return "; ".join(reasons) or None
-
-
-def _renamed(section: str, old: Any, new: Any) -> bool:
-    return section in NAMED and None not in (old.get("name"), new.get("name")) and old["name"] != new["name"]
-
-
-def _joined(old: Any, new: Any) -> Any:
-    """Tables add up, anything else is replaced. Nothing of `new` itself is in what is returned, only copies."""
-    if isinstance(new, Mapping):
-        before = old if isinstance(old, dict) else {}
-        return {**before, **{key: _joined(before.get(key), value) for key, value in new.items()}}
-    return list(new) if isinstance(new, list) else new

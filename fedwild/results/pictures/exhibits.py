@@ -308,7 +308,7 @@ class MapBlock(Block[MapExhibit]):
         bar = axes.figure.colorbar(image, scale)
         bar.outline.set_visible(False)
         low, high = image.get_clim()
-        bar.set_ticks(np.linspace(low or 0.0, high or 1.0, 3 if height > 0.6 else 2))
+        bar.set_ticks(np.linspace(low or 0.0, high or 1.0, 3 if height > 0.6 else 2).tolist())
 
 
 KINDS: dict[type[Exhibit], type[Block[Any]]] = {

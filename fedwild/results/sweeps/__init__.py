@@ -1,6 +1,6 @@
 """Sweeps: one config, varied over settings and seeds, run to run, and compared."""
 
-from fedwild.results.sweeps.axes import Axes, merged, read_axes
+from fedwild.results.sweeps.axes import Axes, read_axes
 from fedwild.results.sweeps.plan import Sweep, SweepRun, planned_sweep
 from fedwild.results.sweeps.record import Record
 from fedwild.results.sweeps.running import check_sweep, compared_sweep, run_sweep, write_reports, write_tables
@@ -12,7 +12,6 @@ __all__ = [
     "SweepRun",
     "check_sweep",
     "compared_sweep",
-    "merged",
     "planned_sweep",
     "read_axes",
     "run_sweep",

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedwild.results.comparison.grouping import FIRST, phrases
-from fedwild.core.layers import Table
+from fedwild.core.layers import Table, merge
 from fedwild.runs.config import nested
 from fedwild.core.errors import UserError
 from fedwild.core.settings import unknown_key
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 KEYS = ("seeds", "grid", "variants")
 MAX_SEEDS = 10_000
@@ -61,7 +56,7 @@ class Axes:
         names = phrases([(chosen, telling) for chosen in points])
         for label, variant in self.variants.items() or [("", {})]:
             for chosen, told in zip(points, names, strict=True):
-                layer = merged(variant, *(nested(key, value) for key, value in chosen.items()))
+                layer = merge(variant, *(nested(key, value) for key, value in chosen.items()))
                 name = " ".join(filter(None, (label, told)))
                 yield Combination(name, {**({"variant": label} if label else {}), **chosen}, layer)
 
@@ -148,18 +143,8 @@ def read_variants(rows: Any, wrong: list[str]) -> dict[str, Table]:
         wrong += [
             f"{key} of variant {label!r} is not allowed: {_not_a_setting(key)}." for key in given if "." not in key
         ]
-        variants[label] = merged(*(nested(key, value) for key, value in given.items() if "." in key))
+        variants[label] = merge(*(nested(key, value) for key, value in given.items() if "." in key))
     return variants
-
-
-def merged(*layers: Mapping[str, Any]) -> Table:
-    """The layers as one, later ones winning."""
-    table: Table = {}
-    for layer in layers:
-        for key, value in layer.items():
-            both = isinstance(value, Mapping) and isinstance(table.get(key), dict)
-            table[key] = merged(table[key], value) if both else value
-    return table
 
 
 def _dotted(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

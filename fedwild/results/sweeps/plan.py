@@ -11,11 +11,11 @@ from typing import Any
 
 from fedwild.results.batch import Planned
 from fedwild.results.comparison.notes import some
-from fedwild.core.layers import Table
+from fedwild.core.layers import Table, merge
 from fedwild.runs.config import Config, changes, resolve
 from fedwild.core.errors import UserError
 from fedwild.runs.folder import RunFolder
-from fedwild.results.sweeps.axes import Axes, Combination, merged
+from fedwild.results.sweeps.axes import Axes, Combination
 
 FILLED_IN = {"data": {"name", "known", "newcomers"}, "federation": {"clients", "start_from"}}
 """Settings that the data decide, or that become full paths, when a run begins."""
@@ -54,7 +54,7 @@ def planned_sweep(folder: Path, base: Table, axes: Axes, fixed: Table) -> Sweep:
     All that is wrong with any combination is told at once.
     """
     combinations = list(axes.combinations())
-    configs = each_checked(combinations, lambda item: resolve(base, merged(item.layer, fixed)))
+    configs = each_checked(combinations, lambda item: resolve(base, merge(item.layer, fixed)))
     seeds = axes.seeds or (configs[0].seed,)
     refuse_twins(combinations, configs)
     if len(combinations) == 1:

@@ -1,8 +1,8 @@
 """What bends local steps or the merge, for any objective."""
 
-from fedwild.training.corrections.base import CORRECTIONS, Correction, ClientCorrection
+from fedwild.training.corrections.base import CORRECTIONS, ClientCorrection, Correction
 from fedwild.training.corrections.moon import Moon
 from fedwild.training.corrections.prox import Prox
 from fedwild.training.corrections.scaffold import Scaffold
 
-__all__ = ["CORRECTIONS", "Correction", "Moon", "Prox", "Scaffold", "ClientCorrection"]
+__all__ = ["CORRECTIONS", "ClientCorrection", "Correction", "Moon", "Prox", "Scaffold"]

@@ -16,14 +16,14 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedwild.training.corrections.base import CORRECTIONS, Correction, Groups, ClientCorrection
-from fedwild.core.settings import Settings
+from fedwild.contract import Client, Groups
 from fedwild.contract.initial import HEAD
+from fedwild.contract.task import Task
+from fedwild.core.payload import Payload
+from fedwild.core.settings import Settings
 from fedwild.models import Network
 from fedwild.models.norms import frozen_statistics, norm_layers
-from fedwild.core.payload import Payload
-from fedwild.contract import Client
-from fedwild.contract.task import Task
+from fedwild.training.corrections.base import CORRECTIONS, ClientCorrection, Correction
 
 PREVIOUS = "previous"
 
@@ -44,7 +44,9 @@ class Moon(Correction):
 
     def at_client(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:
         # Without a contrast the steps are plain ones, to the last bit.
-        return Contrast(client, model, self.params.mu, self.params.temperature) if self.params.mu else ClientCorrection()
+        return (
+            Contrast(client, model, self.params.mu, self.params.temperature) if self.params.mu else ClientCorrection()
+        )
 
 
 class Contrast(ClientCorrection):

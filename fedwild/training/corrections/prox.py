@@ -9,11 +9,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedwild.training.corrections.base import CORRECTIONS, Correction, ClientCorrection
+from fedwild.contract import Client
+from fedwild.core.payload import Payload
 from fedwild.core.settings import Settings
 from fedwild.models import Network
-from fedwild.core.payload import Payload
-from fedwild.contract import Client
+from fedwild.training.corrections.base import CORRECTIONS, ClientCorrection, Correction
 
 
 @CORRECTIONS.add("prox")

@@ -15,13 +15,13 @@ from pydantic import Field
 from torch import Tensor
 
 from fedwild.aggregation.means import weighted_mean
-from fedwild.training.corrections.base import CORRECTIONS, Correction, Groups, ClientCorrection
+from fedwild.contract import Client, Groups, Replies, Server
+from fedwild.contract.task import Task
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
 from fedwild.core.settings import Settings
 from fedwild.models import Network
-from fedwild.core.payload import Payload
-from fedwild.contract import Client, Replies, Server
-from fedwild.core.rng import Rng
-from fedwild.contract.task import Task
+from fedwild.training.corrections.base import CORRECTIONS, ClientCorrection, Correction
 
 CONTROL, CHANGE = "control", "control_change"
 

@@ -13,10 +13,10 @@ from pydantic import Field
 from torch import Tensor
 
 from fedwild.models import Network
-from fedwild.training.objectives.base import OBJECTIVES
-from fedwild.training.objectives.proser import Proser
 from fedwild.openset.adversarial import enhance
 from fedwild.openset.outliers import OUTLIERS
+from fedwild.training.objectives.base import OBJECTIVES
+from fedwild.training.objectives.proser import Proser
 
 Generator = Literal["destruction", "uniform", "crop", "blur", "erase", "paste", "swap", "rotate", "cutpaste", "mixture"]
 

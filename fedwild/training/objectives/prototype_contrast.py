@@ -11,8 +11,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedwild.data.samples import Samples
 from fedwild.core.settings import Settings
+from fedwild.data.samples import Samples
 from fedwild.models import Network
 from fedwild.training.objectives.balanced import fitted_to_shares, with_shares
 from fedwild.training.objectives.base import OBJECTIVES, Objective

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,8 @@ class Federation:
 
     def merge(self, replies: dict[str, Payload] | None = None) -> None:
         made = self.replies() if replies is None else replies
-        self.phase.merge(self.server, Replies({name: lambda reply=reply: reply for name, reply in made.items()}))
+        readers = {name: partial(Payload.decode, reply.encode()) for name, reply in made.items()}
+        self.phase.merge(self.server, Replies(readers))
 
     def embedded(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the embeddings of a client's unlabelled samples, and the rows of the head."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -67,7 +68,8 @@ def test_initial_rows_of_novel_classes_are_scaled_prototypes_raw_prototypes_or_r
     data: Dataset, tmp_path: Path
 ) -> None:
     heads = {}
-    for name, choice in {"scaled": {}, "raw": {"rows": "raw"}, "random": {"init": "random"}}.items():
+    choices: dict[str, dict[str, Any]] = {"scaled": {}, "raw": {"rows": "raw"}, "random": {"init": "random"}}
+    for name, choice in choices.items():
         server = run(tmp_path / name, data, novel_rounds=0, **choice)
         heads[name] = server.group("model")["head.weight"]
         prototypes = server.group("found")["prototypes"]

@@ -61,7 +61,7 @@ def test_the_curve_of_each_estimate_is_shown_with_its_axes(name: str) -> None:
 
 
 def test_metrics_are_shown_over_the_evaluated_rounds_that_have_them() -> None:
-    events = [
+    events: list[dict[str, Any]] = [
         {"event": "start"},
         {"event": "round", "index": 0, "metrics": {"auroc": 0.5}},
         {"event": "round", "index": 1, "metrics": {"known_accuracy": 0.1}},

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedwild.core.errors import UserError
-from fedwild.results.sweeps import merged, read_axes
+from fedwild.results.sweeps import read_axes
 from fedwild.results.sweeps.axes import Axes
 
 if sys.version_info >= (3, 11):
@@ -139,13 +139,6 @@ def test_a_setting_cannot_be_given_twice() -> None:
 
 def test_a_sweep_of_nothing_is_refused() -> None:
     assert problems({}).startswith("nothing is varied")
-
-
-def test_layers_become_one() -> None:
-    assert merged({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}, "b": 4}, {"b": {"z": 5}}) == {
-        "a": {"x": 1, "y": 3},
-        "b": {"z": 5},
-    }
 
 
 def test_files_of_the_same_name_are_told_apart() -> None:
