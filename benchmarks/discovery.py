@@ -47,7 +47,9 @@ class Case:
         self.classes = len(weights["head.weight"])
         self.model = experiment.task.network(weights, self.classes, bias=False)
         self.rows = weights["head.weight"]
-        executor = Executor(self.dataset, self.split, experiment.config.data, self.method, experiment.task, 0, Path(), Path())
+        executor = Executor(
+            self.dataset, self.split, experiment.config.data, self.method, experiment.task, 0, Path(), Path()
+        )
         step, names = Step("describe", 0, 0), server.classes.names[: self.classes]
         clients = sorted(client.name for client in self.split.clients)
         self.clients = [executor.client(Job("local", step, "", name, names)) for name in clients]

@@ -16,8 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedwild.contract import Answering, Client, Method, Phase, Prediction, Predictor, Replies, Rounds, Server
-from fedwild.core.payload import Payload
+from fedwild.contract import Answering, Client, Method, Payload, Phase, Prediction, Predictor, Replies, Rounds, Server
 from fedwild.core.rng import Rng
 from fedwild.core.settings import Settings
 

@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedwild.core.defaults import DEFAULT_WELCOME
 from fedwild.core.errors import UserError
 from fedwild.core.toml import read_toml
-from fedwild.lifecycle.rounds import Federation, Listener
+from fedwild.lifecycle import start as starting
+from fedwild.lifecycle.rounds import Listener
 from fedwild.lifecycle.run import Answers, Run
-from fedwild.lifecycle.start import start
 from fedwild.lifecycle.welcome import continued_settings, default_name, site_config, welcome_client
-from fedwild.runs.components import DEFAULT_WELCOME
 from fedwild.runs.config import Config, resolve, setting_layers
 
-__all__ = ["Answers", "Run", "configure", "resume", "run", "start", "welcome"]
+__all__ = ["Answers", "Run", "configure", "resume", "run", "welcome"]
 
 
 def run(
@@ -60,7 +60,7 @@ def run(
         start_from=start_from,
         settings=settings,
     )
-    return start(resolved, Path(out) if out is not None else None, listener)
+    return starting.start(resolved, Path(out) if out is not None else None, listener)
 
 
 def configure(
@@ -120,7 +120,7 @@ def resume(path: str | Path, workers: int | None = None, listener: Listener = la
             )
         resume_sites(run, listener)
     else:
-        Federation(run.experiment, run.folder, listener).run()
+        starting.resume(run, listener)
     return run
 
 

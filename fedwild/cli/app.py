@@ -29,7 +29,7 @@ typer.core.HAS_RICH = False
 app = typer.Typer(
     name="fedwild",
     help="Open-world federated learning: clients train together, and the model may answer 'unknown'.\n\n"
-    "Start with `fedwild run`: it trains FedAvg on embedded data in under a minute.",
+    "Start with `fedwild run`: it trains a model on embedded data in under a minute.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

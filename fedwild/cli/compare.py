@@ -153,10 +153,10 @@ def plan_of(
 ) -> Sweep:
     """The sweep that a file and options ask for."""
     from fedwild.api import flag_layer
-    from fedwild.core.toml import read_toml
-    from fedwild.runs.config import setting_layers
     from fedwild.core.layers import merge
+    from fedwild.core.toml import read_toml
     from fedwild.results.sweeps import planned_sweep, read_axes
+    from fedwild.runs.config import setting_layers
 
     base = read_toml(config) if config is not None else {}
     fixed = merge(*setting_layers(settings))

@@ -22,7 +22,7 @@ from fedwild.cli.options import (
     working,
 )
 
-data_app = typer.Typer(help="Prepare data sets and look at how classes fall on clients.", no_args_is_help=True)
+data_app = typer.Typer(help="Prepare data sets, and show how classes are divided among clients.", no_args_is_help=True)
 
 
 @data_app.command("prepare")
@@ -30,11 +30,11 @@ def data_prepare(
     name: Annotated[str, typer.Argument(metavar="NAME", help="See `fedwild list data`.")],
     quiet: Quiet = False,
 ) -> None:
-    """Find a data set on this machine, or download it from its official address, checked and resumable."""
+    """Find a data set on this machine, or download its official files (resumable, with checksums)."""
     from fedwild.data import prepare
     from fedwild.data.sources import find_prepared
 
-    where: object = "it comes with scikit-learn"
+    where: object = "included in scikit-learn"
     if name != "digits":
         with working(quiet) as work:
             where = find_prepared(name) or prepare(name, work.download)
@@ -55,7 +55,7 @@ def data_show(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show how many samples of each class each client holds, in the terminal and, with --out, as a picture."""
+    """Show how many samples of each class each client has, in the terminal and, with --out, as a picture."""
     from fedwild import api
     from fedwild.results.pictures.dealing import described, terminal_picture, write
     from fedwild.results.pictures.files import check_drawable

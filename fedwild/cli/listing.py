@@ -1,18 +1,15 @@
-"""`fedwild list`: what can be named."""
+"""`fedwild list`: what a config can name."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from fedwild.cli.options import (
-    Json,
-    out,
-)
-from fedwild.core.errors import UserError
+from fedwild.cli.options import Json, Words, out
 
 
 def list_parts(
@@ -23,20 +20,51 @@ def list_parts(
             help="methods, data, models, partitions, objectives, corrections, estimators, scores or settings.",
         ),
     ],
+    name: Annotated[Words, typer.Argument(metavar="NAME", help="Show this one with its settings.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List what can be named, with one line and the parameters of each."""
-    from fedwild.runs.listing import LISTS, rows_of
+    """List what a config can name, one line each; with NAME, show the settings of one.
 
-    if kind not in LISTS:
-        raise UserError(f"list {kind!r} is not known. Available: {', '.join(LISTS)}.")
-    rows = rows_of(kind)
+    \b
+    Examples:
+      fedwild list methods
+      fedwild list methods fedavg
+      fedwild list settings federation
+    """
+    from fedwild.runs.listing import list_kind
+
+    rows = list_kind(kind, name)
     if as_json:
         print(json.dumps(rows, default=str))
-        return
-    for row in rows:
-        out.print(Text.assemble((row["name"], "bold"), "  ", row["summary"]), soft_wrap=True)
-        for p in row["parameters"]:
-            allowed = f" ({p['allowed']})" if p["allowed"] else ""
-            line = f"    {p['name']} = {json.dumps(p['default'])}  {p['type']}{allowed}: {p['description']}"
-            out.print(line, highlight=False, markup=False, soft_wrap=True)
+    elif name is not None:
+        show_one(rows[0])
+    else:
+        width = max(len(row["name"]) for row in rows)
+        for row in rows:
+            out.print(Text.assemble((f"{row['name']:<{width}}", "bold"), "  ", row["summary"]), soft_wrap=True)
+        write(f"\nSettings of one of them: fedwild list {kind} NAME")
+
+
+def show_one(row: dict[str, Any]) -> None:
+    """Print the summary, the details and the settings of one entry; shared settings come last."""
+    out.print(Text.assemble((row["name"], "bold"), "  ", row["summary"]), soft_wrap=True)
+    for line in row["details"]:
+        write(line)
+    own = [parameter for parameter in row["parameters"] if not parameter.get("shared")]
+    shared = [parameter for parameter in row["parameters"] if parameter.get("shared")]
+    show_settings("Settings:", own)
+    show_settings("Settings of local training, which most methods have:", shared)
+
+
+def show_settings(title: str, parameters: Iterable[dict[str, Any]]) -> None:
+    """Print one line per setting: its default, type, limits and description."""
+    for number, parameter in enumerate(parameters):
+        if number == 0:
+            write(f"\n{title}")
+        allowed = f" ({parameter['allowed']})" if parameter["allowed"] else ""
+        default = json.dumps(parameter["default"], default=str)
+        write(f"  {parameter['name']} = {default}  {parameter['type']}{allowed}: {parameter['description']}")
+
+
+def write(text: str) -> None:
+    out.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 from rich.console import Console
 
+from fedwild.core.defaults import DEFAULT_METHOD
 from fedwild.core.errors import UserError
 
 if TYPE_CHECKING:
     from fedwild.api import Run
-    from fedwild.display.run_display import RunDisplay
     from fedwild.display.progress import WorkDisplay
+    from fedwild.display.run_display import RunDisplay
 
 NARROW = 72
 WIDER = 14
@@ -36,7 +37,7 @@ Names = Optional[list[str]]  # noqa: UP045
 Workers = Annotated[Number, typer.Option(metavar="N", help="Worker processes (default: one per core); 0 = none.")]
 ConfigFile = Annotated[PathOption, typer.Argument(metavar="CONFIG.toml", help="Settings; flags win over them.")]
 Method = Annotated[
-    Words, typer.Option(metavar="NAME", help="See `fedwild list methods` (fedavg); or package.module:Class.")
+    Words, typer.Option(metavar="NAME", help=f"See `fedwild list methods` ({DEFAULT_METHOD}); or package.module:Class.")
 ]
 Data = Annotated[
     Optional[list[str]],  # noqa: UP045

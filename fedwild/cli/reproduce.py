@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    name: Annotated[Words, typer.Argument(metavar="TABLE", help="Such as fedov/table1; `--list` names all.")] = None,
+    name: Annotated[Words, typer.Argument(metavar="TABLE", help="PAPER/TABLE; `--list` shows all.")] = None,
     only: Annotated[
         Words, typer.Option(metavar="KEY=VALUE,...", help="Only these cells, such as data=mnist,partition=c2.")
     ] = None,
@@ -83,7 +83,7 @@ def reproduce(
         show_list(name, only, targets, as_json)
         return
     if name is None:
-        raise UserError("TABLE is missing: name one, such as fedov/table1; `fedwild reproduce --list` shows all.")
+        raise UserError("TABLE is missing: name one of those that `fedwild reproduce --list` shows.")
     count = None if workers is None else number("--workers", workers, 0, range(257))
     table = chosen(papers.table(name), only)
     todo = plan(table, out_folder, share_of(scale), seeds_of(seeds), stand_in, settings or [])
@@ -103,7 +103,7 @@ def reproduce(
 
 def carried_out(todo: Plan, folder: Path, workers: int | None, quiet: bool) -> dict[str, UserError]:
     """Do what is not done yet; what ended runs, by label."""
-    from fedwild.results.batch import carry_out
+    from fedwild.results.batch import run_batch
     from fedwild.results.batch_display import BatchDisplay
 
     try:
@@ -112,7 +112,7 @@ def carried_out(todo: Plan, folder: Path, workers: int | None, quiet: bool) -> d
         raise UserError(f"--runs {str(folder)!r} cannot be made: {error.strerror or error}.") from None
     try:
         with BatchDisplay(err, quiet) as display:
-            return carry_out(todo.runs, display, workers).failures
+            return run_batch(todo.runs, display, workers).failures
     except KeyboardInterrupt:
         err.print("interrupted: the same command goes on from here.", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
@@ -127,8 +127,8 @@ def show(
     as_json: bool,
 ) -> None:
     """The table on the terminal or as JSON."""
-    from fedwild.runs.events import without_nan
     from fedwild.results.tables import print_table
+    from fedwild.runs.events import without_nan
 
     if as_json:
         about: dict[str, Any] = {

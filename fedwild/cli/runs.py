@@ -39,6 +39,7 @@ from fedwild.cli.options import (
     show_result,
     whole,
 )
+from fedwild.core.defaults import DEFAULT_WELCOME
 
 
 def run(
@@ -80,6 +81,7 @@ def run(
     """
     from fedwild import api
     from fedwild.display.run_display import RunDisplay
+    from fedwild.lifecycle import start as starting
     from fedwild.results.tracking import tracked
 
     resolved = api.configure(
@@ -97,7 +99,7 @@ def run(
         settings=settings or (),
     )
     with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard) as listener:
-        done = api.start(resolved, out_folder, listener)
+        done = starting.start(resolved, out_folder, listener)
     show_result(done, as_json, no_report)
 
 
@@ -153,8 +155,8 @@ def welcome(
         typer.Option(metavar="SHARE", help="Go back if source accuracy falls by more, such as 0.02 (never)."),
     ] = None,
     method: Annotated[
-        str, typer.Option(metavar="NAME", help="gains; or any method that can start from a run, to compare with.")
-    ] = "gains",
+        str, typer.Option(metavar="NAME", help="A method that can start from a run.")
+    ] = DEFAULT_WELCOME,
     rounds: Annotated[Number, typer.Option(metavar="N", help="Rounds of adaptation (10).")] = None,
     workers: Workers = None,
     superlink: Superlink = None,

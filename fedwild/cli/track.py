@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedwild.cli.options import Json, PathOption, Quiet, out
-from fedwild.results.comparison.reading import run_folders
 from fedwild.core.errors import UserError
+from fedwild.results.comparison.reading import run_folders
 
 if TYPE_CHECKING:
     from fedwild.runs.folder import RunFolder
@@ -37,8 +37,8 @@ def track(
 
       fedwild track runs/fedavg-digits-001 runs/fedov-digits-001 --out compare --clients
     """
-    from fedwild.runs.folder import RunFolder
     from fedwild.results.tracking import TENSORBOARD, file_writer, write_event_file
+    from fedwild.runs.folder import RunFolder
 
     file_writer()
     runs = [RunFolder.open(folder) for folder in all_runs(folders)]

@@ -18,6 +18,9 @@ from fedwild.contract.predictor import Outcome, Prediction, Predictor
 from fedwild.contract.replies import Replies, Reply
 from fedwild.contract.server import EVERYONE, Server, Step
 from fedwild.contract.task import Task
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.core.settings import Settings
 
 __all__ = [
     "EVERYONE",
@@ -34,14 +37,17 @@ __all__ = [
     "MapExhibit",
     "Method",
     "Outcome",
+    "Payload",
     "Phase",
     "Prediction",
     "Predictor",
     "Record",
     "Replies",
     "Reply",
+    "Rng",
     "Rounds",
     "Server",
+    "Settings",
     "Step",
     "TableExhibit",
     "Task",

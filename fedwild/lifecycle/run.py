@@ -290,7 +290,7 @@ class Run:
         """Raise an error if the data is at sites."""
         if self.settings.data.at_sites:
             raise UserError(
-                f"run {str(self.path)!r} was measured at its sites, which have the data; see result.json for the figures."
+                f"run {str(self.path)!r} has its data at its sites, which measured it; see result.json for the figures."
             )
 
     def _states(self) -> dict[str, int]:

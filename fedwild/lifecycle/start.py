@@ -25,6 +25,13 @@ def start(config: Config, out: Path | None, listener: Listener) -> Run:
     return begin(prepare(config, progress=downloading), out, listener)
 
 
+def resume(run: Run, listener: Listener, **engine: Any) -> None:
+    """Continue an unfinished run on this machine; `engine` holds settings of the engine to change."""
+    run.config = run.config.with_engine(**engine)
+    if run.folder.result() is None:
+        Federation(run.experiment, run.folder, listener).run()
+
+
 def begin(
     experiment: Experiment,
     out: Path | None,

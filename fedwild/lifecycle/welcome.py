@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedwild.contract import Method, Welcomes
+from fedwild.core.defaults import DEFAULT_METHOD
 from fedwild.core.errors import UserError
 from fedwild.core.layers import Table
 from fedwild.data import DATASETS, Split, check_names
@@ -18,7 +19,6 @@ from fedwild.lifecycle.run import Run
 from fedwild.lifecycle.start import begin
 from fedwild.methods import METHODS
 from fedwild.runs.at_sites import NEWCOMER_SITE
-from fedwild.runs.components import DEFAULT_METHOD
 from fedwild.runs.config import Config, changes, resolve, setting_layers
 from fedwild.runs.experiment import Experiment, check_newcomer_names, prepare
 from fedwild.training.loop import LocalTraining

@@ -17,7 +17,6 @@ from fedwild.contract import Draw, Outcome, Replies, Server
 from fedwild.methods.fairness import RECEIVED, LossReportingRounds, add_clients
 from fedwild.methods.fedavg import FedAvg
 from fedwild.methods.registry import METHODS
-from fedwild.models import Network
 
 
 class MixtureRounds(LossReportingRounds):
@@ -68,9 +67,6 @@ class AFL(FedAvg):
     def weights(self, server: Server) -> dict[str, Tensor]:
         """Return the model that answers."""
         return server.state.group("average" if "average" in server.state else "model")
-
-    def model(self, server: Server) -> Network:
-        return server.task.network(self.weights(server), self.outputs(len(server.classes)), self.bias, slot="predictor")
 
     def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
         """Return the largest weight in the mixture."""

@@ -1,9 +1,8 @@
 """FedAvg. McMahan, Moore, Ramage, Hampson, Agueera y Arcas: Communication-efficient learning of deep networks
 from decentralized data. AISTATS 2017.
 
-In each round, clients train the global weights on their own data, and the server takes the mean, weighted by their
-numbers of samples. With another `objective`, `correction` or `score`, this is FedProx, SCAFFOLD or PROSER-FedAvg.
-"""
+Clients train the global weights on their own data; the server averages them, weighted by their numbers of samples.
+With another `objective`, `correction` or `score`, this is FedProx, SCAFFOLD or PROSER-FedAvg."""
 
 from __future__ import annotations
 
@@ -13,17 +12,12 @@ from typing import ClassVar
 from pydantic import Field
 
 from fedwild.aggregation.means import by_samples, weighted_mean
-from fedwild.contract import Answering, Client, Groups, Method, Phase, Replies, Reply, Server, Traits, initial_weights
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
+from fedwild.contract import Answering, Client, Groups, Method, Payload, Phase, Replies, Reply, Rng, Server, Traits
+from fedwild.contract.initial import initial_weights
 from fedwild.methods.registry import METHODS
 from fedwild.models import Network
-from fedwild.openset.fitting import FITTED, FitScore
-from fedwild.openset.predictors import ScoredModel
-from fedwild.openset.scores import Score
-from fedwild.training.corrections import ClientCorrection, Correction
-from fedwild.training.loop import PLAIN, Descent, LocalTraining, train
-from fedwild.training.objectives import Objective
+from fedwild.openset import FITTED, FitScore, Score, ScoredModel
+from fedwild.training import PLAIN, ClientCorrection, Correction, Descent, LocalTraining, Objective, train
 
 
 class AveragingRounds(Phase):
@@ -49,7 +43,6 @@ class AveragingRounds(Phase):
         return reply
 
     def client_correction(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:
-        """Return the correction of the client's steps, before its first step."""
         return self.correction.at_client(client, model, payload)
 
     def expects(self, server: Server) -> Groups:
@@ -57,7 +50,6 @@ class AveragingRounds(Phase):
         return {"model": spec, **self.correction.expects(server)}
 
     def weigh(self, reply: Reply) -> float:
-        """Return a client's weight in the mean."""
         return by_samples(reply)
 
     def merge(self, server: Server, replies: Replies) -> None:
@@ -80,7 +72,7 @@ class FedAvg(Method):
     parts = {"objective": {}, "correction": {}, "score": {}}
     traits = Traits(starts_from=True)
     round_type: ClassVar[type[AveragingRounds]] = AveragingRounds
-    bias: ClassVar[bool] = True  # whether the head has one
+    bias: ClassVar[bool] = True  # of the head
     objective: Objective
     correction: Correction
     score: Score
@@ -95,7 +87,6 @@ class FedAvg(Method):
         return classes + self.objective.extra_outputs
 
     def network(self, payload: Payload, client: Client) -> Network:
-        """Return the network that a client received."""
         return client.task.network(payload.group("model"), self.outputs(len(client.classes)), self.bias)
 
     def start(self, server: Server) -> None:
@@ -106,6 +97,4 @@ class FedAvg(Method):
         return Answering(lambda _: ScoredModel(self.model(server), classes, self.score, fitted), server.clients)
 
     def model(self, server: Server) -> Network:
-        """Return the network that answers."""
-        outputs = self.outputs(len(server.classes))
-        return server.task.network(server.state.group("model"), outputs, self.bias, slot="predictor")
+        return server.task.network(self.weights(server), self.outputs(len(server.classes)), self.bias, slot="predictor")

@@ -10,9 +10,8 @@ import torch
 from pydantic import Field
 
 from fedwild.aggregation.means import equally, weighted_mean
-from fedwild.contract import Replies, Server
+from fedwild.contract import Payload, Replies, Server
 from fedwild.core.errors import BadReply
-from fedwild.core.payload import Payload
 from fedwild.methods.fairness import RECEIVED, LossReportingRounds
 from fedwild.methods.fedavg import FedAvg
 from fedwild.methods.registry import METHODS
@@ -22,8 +21,6 @@ SMALLEST = 1e-10  # added to every loss, so that a loss of zero can have a negat
 
 
 class QRounds(LossReportingRounds):
-    """Rounds whose steps are weighted by the clients' losses to the power q."""
-
     params: QFFL.Params
 
     def check(self, server: Server, reply: Payload) -> None:

@@ -1,4 +1,4 @@
-"""Several runs one after the other: what is done is kept, what was cut short goes on, and a failure stops no other."""
+"""Several runs in sequence: finished runs are kept, interrupted ones resumed, and a failure does not stop the others."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedwild import api
-from fedwild.runs.config import Config
 from fedwild.core.errors import UserError
+from fedwild.lifecycle import start as starting
 from fedwild.lifecycle.rounds import Listener
+from fedwild.runs.config import Config
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A run to be done."""
+    """A run that the batch needs."""
 
     label: str
     config: Config
@@ -28,22 +28,22 @@ class Planned:
 
 @dataclass
 class Progress:
-    """How far a batch is."""
+    """The progress of a batch."""
 
     total: int
     kept: int = 0
-    """Runs that were done before it began."""
+    """Runs that were finished before it began."""
     seconds: list[float] = field(default_factory=list)
-    """Of the runs that it has done itself."""
+    """The durations of the runs that it finished."""
     failures: dict[str, UserError] = field(default_factory=dict)
-    """What ended runs, by label."""
+    """The errors of failed runs, by label."""
 
     @property
     def done(self) -> int:
         return self.kept + len(self.seconds) + len(self.failures)
 
     def seconds_left(self, running_for: float = 0.0) -> float | None:
-        """If the runs to come take as long as those that were done, on average; None before the first is."""
+        """Return the expected time left from the mean duration so far; None before the first run is finished."""
         if not self.seconds:
             return None
         mean = sum(self.seconds) / len(self.seconds)
@@ -51,26 +51,26 @@ class Progress:
 
 
 class Watcher:
-    """Sees a batch go by; the default looks away."""
+    """Follows a batch; the default ignores it."""
 
     def begin(self, progress: Progress) -> None:
-        """Before the first run."""
+        """Called before the first run."""
 
     def run(self, planned: Planned, progress: Progress) -> Listener:
-        """Before each run; what is returned hears of its events."""
+        """Called before each run; return a listener for its events."""
         return lambda event: None
 
     def ran(self, planned: Planned, progress: Progress, error: UserError | None) -> None:
-        """After it."""
+        """Called after each run."""
 
 
-def carry_out(
+def run_batch(
     planned: Sequence[Planned],
     watcher: Watcher,
     workers: int | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Progress:
-    """Do those of the runs that are not done yet."""
+    """Run everything that is not finished yet."""
     progress = Progress(len(planned), kept=sum(item.is_done for item in planned))
     watcher.begin(progress)
     for item in planned:
@@ -84,7 +84,7 @@ def carry_out(
         except UserError as error:
             problem = error
         except Exception as error:
-            whole = f"`fedwild resume {item.folder}` shows all of it" if item.folder.exists() else "no run had begun"
+            whole = f"run `fedwild resume {item.folder}` for details" if item.folder.exists() else "the run did not begin"
             problem = UserError(f"{type(error).__name__}: {error} ({whole})")
         if problem is not None:
             progress.failures[item.label] = problem
@@ -94,6 +94,6 @@ def carry_out(
 
 def _run(item: Planned, workers: int | None, listener: Listener) -> None:
     if item.folder.exists() and any(item.folder.iterdir()):
-        api.resume(item.folder, workers, listener)
+        starting.resume(starting.Run(item.folder), listener, workers=workers)
     else:
-        api.start(item.config.with_engine(workers=workers), item.folder, listener)
+        starting.start(item.config.with_engine(workers=workers), item.folder, listener)

@@ -17,11 +17,6 @@ from fedwild.openset import SCORES
 from fedwild.training.corrections import CORRECTIONS
 from fedwild.training.objectives import OBJECTIVES
 
-DEFAULT_METHOD = "fedavg"
-"""The method of a run, if the user names none."""
-DEFAULT_WELCOME = "gains"
-"""The method of a welcome, if the user names none."""
-
 KINDS: dict[str, tuple[Registry[Any], str]] = {
     "objective": (OBJECTIVES, "ce"),
     "correction": (CORRECTIONS, "none"),

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from fedwild.contract import Method
+from fedwild.core.defaults import DEFAULT_METHOD
 from fedwild.core.errors import UserError
 from fedwild.core.layers import Table, merge
 from fedwild.core.settings import unknown_key, validated
@@ -19,7 +20,7 @@ from fedwild.data import DataSettings, PartitionSettings, partition_settings
 from fedwild.methods import METHODS, demonstration
 from fedwild.models import MODELS
 from fedwild.openset.fitting import FitScore
-from fedwild.runs.components import DEFAULT_METHOD, KINDS, Part, default_parts, read_part, starting_methods
+from fedwild.runs.components import KINDS, Part, default_parts, read_part, starting_methods
 from fedwild.runs.settings import EngineSettings, EvaluationSettings, FederationSettings
 
 SECTIONS = ("data", "partition", "federation", "model", "method", *KINDS, "evaluation", "engine")

@@ -1,61 +1,98 @@
-"""What can be named, for people and for scripts."""
+"""What a config can name, with summaries and settings: the content of `fedwild list`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from fedwild.contract import Method
+from fedwild.core.component import Component, summary_of
+from fedwild.core.errors import unknown_name
 from fedwild.core.registry import Registry
 from fedwild.core.settings import Settings
 from fedwild.data import DATASETS, PARTITIONS, DataEntry, DataSettings, PartitionSettings
 from fedwild.data.sources import find_prepared
 from fedwild.discovery import ESTIMATORS
-from fedwild.methods import METHODS
+from fedwild.methods import METHODS, demonstration
 from fedwild.models import MODELS
 from fedwild.openset import SCORES
 from fedwild.runs.components import default_parts
 from fedwild.runs.settings import EngineSettings, EvaluationSettings, FederationSettings
 from fedwild.training.corrections import CORRECTIONS
+from fedwild.training.loop import LocalTraining
 from fedwild.training.objectives import OBJECTIVES
 
 Row = dict[str, Any]
+"""name, summary, details (further lines for people) and parameters, each with name, type, default and so on."""
+
+REGISTRIES: dict[str, Registry[Any]] = {
+    "methods": METHODS,
+    "models": MODELS,
+    "partitions": PARTITIONS,
+    "objectives": OBJECTIVES,
+    "corrections": CORRECTIONS,
+    "estimators": ESTIMATORS,
+    "scores": SCORES,
+}
+SECTIONS: dict[str, type[Settings]] = {
+    "data": DataSettings,
+    "partition": PartitionSettings,
+    "federation": FederationSettings,
+    "evaluation": EvaluationSettings,
+    "engine": EngineSettings,
+}
+KINDS = ("methods", "data", "models", "partitions", "objectives", "corrections", "estimators", "scores", "settings")
 
 
-def _row(name: str, summary: str, parameters: list[Row]) -> Row:
-    return {"name": name, "summary": summary, "parameters": parameters}
+def list_kind(kind: str, name: str | None = None) -> list[Row]:
+    """Return a row for each thing of a kind, or only for the one called `name`."""
+    if kind not in KINDS:
+        raise unknown_name("list", kind, KINDS)
+    if kind in REGISTRIES:
+        registry = REGISTRIES[kind]
+        return [_component_row(registry.get(one)) for one in ([name] if name else registry.names())]
+    if kind == "data":
+        return _choose("data set", DATASETS, _data_row, name)
+    return _choose("section", SECTIONS, lambda section: _section_row(section, SECTIONS[section]), name)
 
 
-def _registered(registry: Registry[Any]) -> list[Row]:
-    classes = [registry.get(name) for name in registry.names()]
-    return [_row(cls.name, cls.summary(), cls.Params.described()) for cls in classes]
+def _choose(what: str, table: dict[str, Any], row: Callable[[str], Row], name: str | None) -> list[Row]:
+    if name is not None and name not in table:
+        raise unknown_name(what, name, table)
+    return [row(one) for one in ([name] if name else table)]
 
 
-def _methods() -> list[Row]:
-    return [_method_row(row, METHODS.get(row["name"])) for row in _registered(METHODS)]
+def _component_row(cls: type[Component]) -> Row:
+    row = {"name": cls.name, "summary": summary_of(cls), "details": [], "parameters": cls.Params.describe()}
+    if issubclass(cls, METHODS.base):
+        return {**row, **_method_facts(cls)}
+    return row
 
 
-def _method_row(row: Row, method: type[Method]) -> Row:
-    """A method's row, with what it composes and what it sets for the embedded digits."""
-    preset = ", ".join(f"{key}={value}" for key, value in method.digits.get("method", {}).items())
-    parts = ", ".join(f"{kind} ({default})" for kind, default in default_parts(method).items())
-    about = f"{row['summary']} Composes {parts or 'nothing'}."
-    summary = f"{about} On the embedded digits: {preset}." if preset else about
-    return {**row, "summary": summary, "composes": list(method.composes), "digits": method.digits}
+def _method_facts(cls: Any) -> Row:
+    """Return what a method composes, its settings for the digits, and which of its settings most methods share."""
+    parts, digits = default_parts(cls), demonstration(cls)
+    composed = ", ".join(f"{kind} ({default})" for kind, default in parts.items())
+    details = [f"Components, with defaults: {composed or 'none'}."]
+    if digits:
+        settings = (f"{section}.{key}={value}" for section, table in digits.items() for key, value in table.items())
+        details.append(f"Defaults for the digits: {', '.join(settings)}.")
+    parameters = [
+        {**parameter, "shared": parameter["name"] in LocalTraining.model_fields} for parameter in cls.Params.describe()
+    ]
+    return {"details": details, "parameters": parameters, "composes": list(parts), "digits": digits}
 
 
-def _data() -> list[Row]:
-    return [_data_row(entry) for entry in DATASETS.values()]
-
-
-def _data_row(entry: DataEntry) -> Row:
-    """What a data set is, how large, under which licence, and whether this machine has it."""
+def _data_row(name: str) -> Row:
+    """Return what a data set is, its size and licence, and whether this machine has it."""
+    entry: DataEntry = DATASETS[name]
+    found = "scikit-learn" if name == "digits" else find_prepared(name)
+    missing = "it is downloaded when it is first used" if entry.downloads else "it has no official download"
     shape = "x".join(str(side) for side in entry.shape)
-    found = "embedded" if entry.name == "digits" else find_prepared(entry.name)
-    place = f"found: {found}" if found else "to be downloaded" if entry.downloads else "to be put in place by hand"
-    about = f"{shape}, {entry.class_count} classes, {entry.train} + {entry.test} samples; {entry.licence}; {place}"
     return {
-        **_row(entry.name, f"{entry.summary} ({about})", []),
+        "name": name,
+        "summary": f"{entry.summary} ({shape}, {entry.class_count} classes, {entry.train} + {entry.test} samples)",
+        "details": [f"Licence: {entry.licence}.", f"Found in {found}." if found else f"Not found: {missing}."],
+        "parameters": [],
         "shape": list(entry.shape),
         "classes": entry.class_count,
         "train": entry.train,
@@ -65,35 +102,5 @@ def _data_row(entry: DataEntry) -> Row:
     }
 
 
-def _sections() -> list[Row]:
-    """The sections of a config that are not parts with names of their own."""
-    sections: dict[str, type[Settings]] = {
-        "data": DataSettings,
-        "partition": PartitionSettings,
-        "federation": FederationSettings,
-        "evaluation": EvaluationSettings,
-        "engine": EngineSettings,
-    }
-    return [_row(name, (cls.__doc__ or "").splitlines()[0], cls.described()) for name, cls in sections.items()]
-
-
-def _entries(table: dict[str, Any]) -> list[Row]:
-    return [_row(entry.name, entry.summary, entry.Params.described()) for entry in table.values()]
-
-
-LISTS: dict[str, Callable[[], list[Row]]] = {
-    "methods": _methods,
-    "data": _data,
-    "models": lambda: _entries(MODELS),
-    "partitions": lambda: _entries(PARTITIONS),
-    "objectives": lambda: _registered(OBJECTIVES),
-    "corrections": lambda: _registered(CORRECTIONS),
-    "estimators": lambda: _registered(ESTIMATORS),
-    "scores": lambda: _entries(SCORES),
-    "settings": _sections,
-}
-
-
-def rows_of(kind: str) -> list[Row]:
-    """The rows of one list."""
-    return LISTS[kind]()
+def _section_row(name: str, settings: type[Settings]) -> Row:
+    return {"name": name, "summary": summary_of(settings), "details": [], "parameters": settings.describe()}

@@ -14,7 +14,7 @@ class FederationSettings(Settings):
 
     clients: int | None = Field(None, ge=1, description="number of clients (10, or as many as the data says)")
     participation: float = Field(
-        1.0, gt=0, le=1, description="share of the clients that take part in a round, drawn at random"
+        1.0, gt=0, le=1, description="random share of the clients that takes part in a round"
     )
     min_clients: int = Field(1, ge=1, description="a round fails if fewer clients reply")
     arrivals: dict[str, Annotated[int, Field(ge=0, strict=True)] | Annotated[str, Field(min_length=1)]] = Field(
@@ -45,7 +45,7 @@ class EngineSettings(Settings):
     address: str | None = Field(
         None,
         min_length=1,
-        description="ray: address of the cluster, such as auto; without it, a new one on this machine",
+        description="ray: address of the cluster, such as auto; by default a new one on this machine",
     )
     superlink: str | None = Field(
         None, min_length=1, description="flower: HOST:PORT of a SuperLink that already runs on this machine"
@@ -53,12 +53,12 @@ class EngineSettings(Settings):
     listen: str | None = Field(
         None,
         min_length=1,
-        description="flower: HOST:PORT on which the coordinator listens for sites, unless superlink is set",
+        description="flower: HOST:PORT where the coordinator listens, unless superlink is set",
     )
     certificates: str | None = Field(
         None,
         min_length=1,
-        description="flower: folder made by `fedwild flower keys`; without it, connections have no TLS",
+        description="flower: folder made by `fedwild flower keys`; without it, there is no TLS",
     )
     wait: float = Field(
         600, gt=0, description="flower: seconds to wait for sites, at the start or when too few are connected"

@@ -15,13 +15,11 @@ import pytest
 from PIL import Image
 
 import fedwild
-from fedwild.training.corrections import CORRECTIONS
 from fedwild.data import DATASETS, PARTITIONS
-from fedwild.runs.listing import LISTS
 from fedwild.methods import METHODS
 from fedwild.models import MODELS
-from fedwild.training.objectives import OBJECTIVES
 from fedwild.openset import SCORES
+from fedwild.runs.listing import KINDS, REGISTRIES
 from tests.conftest import TINY, Cli, unfinish
 
 SHOWN = ("closed_accuracy", "auroc", "oscr", "open_macro_f1")
@@ -182,8 +180,8 @@ def test_evaluating_a_run_in_progress_leaves_its_spool_alone(cli: Cli, finished:
 # --- list ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", LISTS)
-def test_list_as_json_has_a_summary_per_row_and_describes_every_parameter(kind: str, cli: Cli) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_list_as_json_has_a_summary_and_all_settings_of_every_row(kind: str, cli: Cli) -> None:
     outcome = cli("list", kind, "--json")
     assert outcome.code == 0
     (line,) = outcome.out.splitlines()
@@ -198,38 +196,82 @@ def test_list_as_json_has_a_summary_per_row_and_describes_every_parameter(kind: 
             assert "default" in parameter
 
 
-@pytest.mark.parametrize("kind", LISTS)
-def test_list_for_people_shows_every_name_summary_and_parameter(kind: str, cli: Cli) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_list_prints_one_line_per_row(kind: str, cli: Cli) -> None:
     rows = strict(cli("list", kind, "--json").out)
-    text = cli("list", kind).out
-    for row in rows:
-        assert f"{row['name']}  {row['summary']}" in text
+    *lines, empty, hint = cli("list", kind).out.splitlines()
+    assert [line.split(maxsplit=1) for line in lines] == [[row["name"], row["summary"]] for row in rows]
+    assert (empty, hint) == ("", f"Settings of one of them: fedwild list {kind} NAME")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_list_with_a_name_prints_its_details_and_settings(kind: str, cli: Cli) -> None:
+    for row in strict(cli("list", kind, "--json").out)[:3]:
+        outcome = cli("list", kind, row["name"])
+        assert outcome.code == 0
+        assert outcome.out.startswith(f"{row['name']}  {row['summary']}\n")
+        assert all(f"\n{line}\n" in outcome.out for line in row["details"])
         for parameter in row["parameters"]:
-            assert f"{parameter['name']} = {json.dumps(parameter['default'])}" in text
-            assert parameter["description"] in text
+            assert f"\n  {parameter['name']} = {json.dumps(parameter['default'])}  {parameter['type']}" in outcome.out
+            assert parameter["description"] in outcome.out
+        assert strict(cli("list", kind, row["name"], "--json").out) == [row]
 
 
-def test_the_lists_are_those_of_the_registries(cli: Cli) -> None:
-    wanted = {
+def test_shared_settings_of_a_method_are_listed_after_its_own(cli: Cli) -> None:
+    own, _, shared = cli("list", "methods", "qffl").out.partition("\nSettings of local training")
+    assert "\n  q = " in own
+    assert "\n  rounds = " in own
+    assert "\n  lr = " in shared
+    assert "\n  lr = " not in own
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("metods",), "list 'metods' is not known. Did you mean 'methods'?"),
+        (("methods", "fedavgg"), "method 'fedavgg' is not known. Did you mean 'fedavg'?"),
+        (("objectives", "prosser"), "objective 'prosser' is not known. Did you mean 'proser'?"),
+        (("partitions", "dirichlett"), "partition 'dirichlett' is not known. Did you mean 'dirichlet'?"),
+        (("models", "resnet18"), "model 'resnet18' is not known. Did you mean 'resnet-18'?"),
+        (("scores", "enrgy"), "score 'enrgy' is not known. Did you mean 'energy'?"),
+        (("data", "minst"), "data set 'minst' is not known. Did you mean 'mnist'?"),
+        (("settings", "engin"), "section 'engin' is not known. Did you mean 'engine'?"),
+    ],
+)
+def test_an_unknown_kind_or_name_gets_a_suggestion(words: tuple[str, ...], message: str, cli: Cli) -> None:
+    outcome = cli("list", *words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(f"error: {message}")
+
+
+def test_list_shows_a_users_own_class(cli: Cli) -> None:
+    outcome = cli("list", "partitions", "tests.data.test_partitions:EveryOther")
+    assert outcome.out.startswith("tests.data.test_partitions:EveryOther  Gives client i every sample ")
+
+
+def test_the_lists_contain_everything_that_is_registered(cli: Cli) -> None:
+    expected = {
         "methods": METHODS.names(),
         "data": list(DATASETS),
-        "models": list(MODELS),
-        "partitions": list(PARTITIONS),
-        "scores": list(SCORES),
+        "models": MODELS.names(),
+        "partitions": PARTITIONS.names(),
+        "scores": SCORES.names(),
     }
-    for kind, names in wanted.items():
+    for kind, names in expected.items():
         assert sorted(row["name"] for row in strict(cli("list", kind, "--json").out)) == sorted(names)
 
 
-def test_every_parameter_of_every_part_has_a_default() -> None:
-    registered = [registry.get(name) for registry in (METHODS, OBJECTIVES, CORRECTIONS) for name in registry.names()]
-    for part in (*registered, *MODELS.values(), *PARTITIONS.values(), *SCORES.values()):
-        assert not [key for key, field in part.Params.model_fields.items() if field.is_required()], part.name
+def test_every_setting_of_every_component_has_a_default() -> None:
+    for registry in REGISTRIES.values():
+        for name in registry.names():
+            fields = registry.get(name).Params.model_fields.items()
+            assert not [key for key, field in fields if field.is_required()], name
 
 
-def test_methods_say_which_parts_they_compose(cli: Cli) -> None:
+def test_methods_list_their_components(cli: Cli) -> None:
     rows = {row["name"]: row for row in strict(cli("list", "methods", "--json").out)}
     assert rows["fedavg"]["composes"] == ["objective", "correction", "score"]
+    assert "Components, with defaults: objective (ce), correction (none), score (msp)." in rows["fedavg"]["details"]
 
 
 # --- data ----------------------------------------------------------------------------------------------------

@@ -10,11 +10,12 @@ import pytest
 from rich.console import Console
 
 from fedwild import api
-from fedwild.results.batch import Planned, Progress, Watcher, carry_out
-from fedwild.results.batch_display import BatchDisplay
 from fedwild.core.errors import UserError
-from fedwild.lifecycle.rounds import Listener
 from fedwild.display.progress import duration
+from fedwild.lifecycle import start as starting
+from fedwild.lifecycle.rounds import Listener
+from fedwild.results.batch import Planned, Progress, Watcher, run_batch
+from fedwild.results.batch_display import BatchDisplay
 from tests.conftest import unfinish
 from tests.tiny import fail_for_seed_0
 
@@ -49,27 +50,27 @@ class Seen(Watcher):
 
 def test_runs_are_done_in_order_and_kept_the_next_time(tmp_path: Path) -> None:
     first, second = Seen(), Seen()
-    assert len(carry_out(planned(tmp_path, 1, 0), first, workers=0).seconds) == 2
+    assert len(run_batch(planned(tmp_path, 1, 0), first, workers=0).seconds) == 2
     assert first.told == ["2 runs, 0 kept", "begin seed 1", "seed 1: done", "begin seed 0", "seed 0: done"]
-    progress = carry_out(planned(tmp_path, 1, 0, 2), second, workers=0)
+    progress = run_batch(planned(tmp_path, 1, 0, 2), second, workers=0)
     assert second.told == ["3 runs, 2 kept", "begin seed 2", "seed 2: done"]
     assert (progress.kept, progress.done) == (2, 3)
 
 
 def test_a_failure_stops_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_for_seed_0(monkeypatch)
-    progress = carry_out(planned(tmp_path, 0, 1), Seen(), workers=0)
+    progress = run_batch(planned(tmp_path, 0, 1), Seen(), workers=0)
     assert {label: str(error) for label, error in progress.failures.items()} == {"seed 0": "nobody answered"}
     assert (tmp_path / "1" / "result.json").exists()
 
 
 def test_a_run_that_was_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (item,) = planned(tmp_path, 0)
-    carry_out([item], Seen(), workers=0)
+    run_batch([item], Seen(), workers=0)
     before = (item.folder / "model.safetensors").read_bytes()
     unfinish(item.folder)
-    monkeypatch.setattr(api, "start", pytest.fail)
-    carry_out([item], Seen(), workers=0)
+    monkeypatch.setattr(starting, "start", pytest.fail)
+    run_batch([item], Seen(), workers=0)
     assert (item.folder / "model.safetensors").read_bytes() == before
 
 
@@ -93,7 +94,7 @@ def lines_of(folder: Path, terminal: bool, quiet: bool = False) -> str:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=120, color_system=None)
     with BatchDisplay(console, quiet) as display:
-        carry_out(planned(folder, 0, 1), display, workers=0)
+        run_batch(planned(folder, 0, 1), display, workers=0)
     return stream.getvalue()
 
 
@@ -117,7 +118,7 @@ def test_quiet_says_nothing(tmp_path: Path) -> None:
 
 
 def test_even_an_error_that_nobody_foresaw_stops_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start = api.start
+    start = starting.start
 
     def failing(config: Any, *rest: Any) -> Any:
         done = start(config, *rest)
@@ -125,8 +126,8 @@ def test_even_an_error_that_nobody_foresaw_stops_no_other_run(tmp_path: Path, mo
             raise ZeroDivisionError("a method's own mistake")
         return done
 
-    monkeypatch.setattr(api, "start", failing)
-    progress = carry_out(planned(tmp_path, 0, 1), Seen(), workers=0)
+    monkeypatch.setattr(starting, "start", failing)
+    progress = run_batch(planned(tmp_path, 0, 1), Seen(), workers=0)
     resume = f"`fedwild resume {tmp_path / '0'}` shows all of it"
     assert str(progress.failures["seed 0"]) == f"ZeroDivisionError: a method's own mistake ({resume})"
     assert (tmp_path / "1" / "result.json").exists()

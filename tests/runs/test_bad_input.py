@@ -20,10 +20,10 @@ import torch
 from PIL import Image
 
 import fedwild
+from fedwild.contract import Step
 from fedwild.contract.engine import Answer, Job
 from fedwild.core.errors import BadReply
 from fedwild.core.payload import Payload
-from fedwild.contract import Step
 from tests.conftest import TINY, Cli, Refused, unfinish
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (80, 8, 8), dtype=np.uint8)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from fedwild.api import configure, flag_layer
+from fedwild.core.errors import UserError
 from fedwild.core.toml import read_toml
+from fedwild.methods import METHODS
 from fedwild.runs.components import KINDS
 from fedwild.runs.config import Config, parse_setting, resolve
-from fedwild.core.errors import UserError
-from fedwild.methods import METHODS
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -15,6 +15,7 @@ import pytest
 from fedwild import api
 from fedwild.core.errors import UserError
 from fedwild.core.payload import Payload
+from fedwild.lifecycle import start as starting
 from tests.sketches import ToyScaffold
 from tests.tiny import model_bytes
 
@@ -36,7 +37,7 @@ def config(correction: str, workers: int = 2) -> object:
 
 
 def start(folder: Path, correction: str) -> None:
-    api.start(config(correction), folder, lambda event: None)  # type: ignore[arg-type]
+    starting.start(config(correction), folder, lambda event: None)  # type: ignore[arg-type]
 
 
 def go_on(folder: Path) -> None:
@@ -96,10 +97,10 @@ def test_a_run_stopped_after_each_round_goes_on_to_the_same_bits(method: str, tm
     seen: set[object] = set()
     settings = [*SETTINGS, "correction.name=toy-scaffold"]
     resolved = api.configure(method=method, clients=6, workers=0, settings=settings)
-    api.start(resolved, tmp_path / "whole", lambda event: None)
+    starting.start(resolved, tmp_path / "whole", lambda event: None)
     folder = tmp_path / "pieces"
     with pytest.raises(Stop):
-        api.start(resolved, folder, stopping)
+        starting.start(resolved, folder, stopping)
     while not (folder / "result.json").exists():
         try:
             api.resume(folder, workers=0, listener=stopping)
@@ -118,7 +119,7 @@ def interrupted(tmp_path: Path) -> Path:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        api.start(config("toy-scaffold", workers=0), tmp_path / "run", stopping)  # type: ignore[arg-type]
+        starting.start(config("toy-scaffold", workers=0), tmp_path / "run", stopping)  # type: ignore[arg-type]
     return tmp_path / "run"
 
 

@@ -131,7 +131,7 @@ def test_address_in_use_is_reported(refused: Refused, busy: str) -> None:
 
 def test_engine_of_sites_is_only_for_coordinate(refused: Refused) -> None:
     assert "use `fedwild coordinate` for a run over real sites" in refused("run", "--engine", "flower")
-    assert "which `fedwild coordinate` brings together" in refused("run", "--data", "sites")
+    assert "use `fedwild coordinate` for data at real sites" in refused("run", "--data", "sites")
 
 
 def test_app_is_complete_and_never_overwritten(cli: Cli, refused: Refused, tmp_path: Path) -> None:

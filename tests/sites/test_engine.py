@@ -14,7 +14,7 @@ import torch
 from fedwild.core.errors import RoundFailed
 from fedwild.core.payload import Payload
 from fedwild.lifecycle.run import Run
-from fedwild.sites import engine, roster
+from fedwild.sites import engine
 from fedwild.sites.coordinator import resume_over
 from fedwild.sites.envelope import Envelope
 from fedwild.sites.transport import Node
@@ -28,12 +28,6 @@ NAMES = ["a", "b", "c"]
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
     return site_files(tmp_path, NAMES)
-
-
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "POLL_SECONDS", 0.001)
-    monkeypatch.setattr(engine, "REFRESH_SECONDS", 0.002)
 
 
 def sites_with(files: dict[str, Path], tmp_path: Path, names: list[str] = NAMES) -> InProcessSites:
@@ -254,7 +248,6 @@ def test_site_that_joined_is_a_member_after_a_crash(files: dict[str, Path], tmp_
 def test_resume_waits_for_sites_that_joined(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roster, "REFRESH_SECONDS", 0.002)
     _, run, expected = joined_by_c(files, tmp_path, engine={"wait": 20})
     sites, nodes, looks = sites_with(files, tmp_path, ["a", "b"]), InProcessSites.nodes, []
 

@@ -186,10 +186,7 @@ def test_malformed_hello_is_rejected(head: dict[str, Any]) -> None:
         read_hello(Envelope({**hello, **head}))
 
 
-def test_coordinator_waits_for_other_sites_after_a_rejection(
-    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(roster_module, "REFRESH_SECONDS", 0.01)
+def test_coordinator_waits_for_other_sites_after_a_rejection(files: dict[str, Path], tmp_path: Path) -> None:
     twin = replace(site_server("a", files["b"], tmp_path), folder=tmp_path / "twin")
     sites = InProcessSites(site_server("a", files["a"], tmp_path), twin)
 

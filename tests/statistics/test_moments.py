@@ -23,7 +23,7 @@ def theorem_1(parts: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and covariance as the paper prints them, from the clients' own means and covariances."""
     counts = [len(x) for x in parts]
     total = sum(counts)
-    mean = sum(n / total * x.mean(0) for n, x in zip(counts, parts, strict=True) if n)
+    mean = torch.stack([n / total * x.mean(0) for n, x in zip(counts, parts, strict=True) if n]).sum(0)
     covariance = -total / (total - 1) * torch.outer(mean, mean)
     for n, x in zip(counts, parts, strict=True):
         if n:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from fedwild.core.errors import UserError
 from fedwild.core.settings import Settings
+from fedwild.core.text import count
 from fedwild.data.partitions.base import PARTITIONS, Partition, Rows
 
 MAX_DRAWS = 2000
@@ -186,8 +187,9 @@ def _choose_classes(classes: int, clients: int, k: int, rng: np.random.Generator
         raise UserError(f"partition.k = {k} is not allowed: there are {classes} classes, so choose 1 to {classes}.")
     if clients * k < classes:
         raise UserError(
-            f"partition.k = {k} is not allowed: {clients} clients with {k} classes each cannot hold {classes} classes; "
-            f"set k to at least {-(-classes // clients)} or use at least {-(-classes // k)} clients."
+            f"partition.k = {k} is not allowed: {count(clients, 'client')} with {count(k, 'class', 'classes')} each cannot "
+            f"hold {classes} classes; set k to at least {-(-classes // clients)} or use at least "
+            f"{-(-classes // k)} clients."
         )
     chosen = [{client % classes} for client in range(clients)]
     for unassigned in rng.permutation(np.arange(min(clients, classes), classes)):

@@ -105,8 +105,10 @@ class Pretrain(Phase):
         else:
             server.state.put("model", self.next_model(server, mean))
         self.correction.merge(server, replies)
-        if issubclass(self.rule, HeadRule):
-            merge_bank(server, replies, self.params.bank) if self.needs_bank(server) else drop_bank(server)
+        if not self.needs_bank(server):
+            drop_bank(server)
+        elif issubclass(self.rule, HeadRule):
+            merge_bank(server, replies, self.params.bank)
 
     def next_model(self, server: Server, mean: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the model of the next round. Pre-training does not train the unknown output."""

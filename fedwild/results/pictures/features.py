@@ -244,8 +244,8 @@ def draw(features: Features) -> Figure:
     add_title(
         axes,
         features.shown.title(len(features.points)),
-        "t-SNE of the embeddings, the input of the network's head. After each name: the share of a sample's "
-        f"{NEIGHBOURS} nearest neighbours\nin the embedding space that are of its kind, known or unknown.\n"
-        f"By chance it would be: {chance}.",
+        "t-SNE of the embedding space, the input of the network's head.\n"
+        f"After each name: of a sample's {NEIGHBOURS} nearest neighbours in it, the share that are of its kind, "
+        f"known or unknown.\nBy chance it would be: {chance}.",
     )
     return figure

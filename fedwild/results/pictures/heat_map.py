@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 # In inches.
-CELL_WIDTHS, CELL_HEIGHTS = (0.01, 0.56), (0.01, 0.26)
+CELL_WIDTHS, CELL_HEIGHTS = (0.01, 0.56, 1.0), (0.01, 0.26)
 MAX_WIDTH, MAX_HEIGHT = 7.5, 7.5
 LINED_CELL = 0.08  # cells of at least this size have white lines between them
 DARK, DARK_SIGNED = 0.62, 0.35  # cells further along the colours than this have white text
@@ -47,10 +47,17 @@ class HeatMap:
 
     @property
     def cell(self) -> tuple[float, float]:
-        """Width and height of a cell in inches."""
+        """Width and height of a cell in inches. Cells are wider than usual if the names of columns fit in then."""
         rows, columns = self.values.shape
-        width, height = np.clip(MAX_WIDTH / columns, *CELL_WIDTHS), np.clip(MAX_HEIGHT / rows, *CELL_HEIGHTS)
+        (least, usual, most), room = CELL_WIDTHS, MAX_WIDTH / columns
+        wanted = self.name_width if usual < self.name_width <= min(most, room) else usual
+        width, height = np.clip(room, least, wanted), np.clip(MAX_HEIGHT / rows, *CELL_HEIGHTS)
         return float(width), float(height)
+
+    @property
+    def name_width(self) -> float:
+        """The width of the longest name of a column in inches."""
+        return max((text_width(label(name)) for name in self.columns), default=0.0)
 
     @property
     def size(self) -> tuple[float, float]:
@@ -61,13 +68,12 @@ class HeatMap:
     @property
     def has_upright_names(self) -> bool:
         """Whether the names of columns are written from bottom to top, since they are wider than cells."""
-        return max((text_width(label(name)) for name in self.columns), default=0) > self.cell[0]
+        return self.name_width > self.cell[0]
 
     @property
     def below(self) -> float:
         """The height of what is written below the cells, in inches."""
-        names = max((text_width(label(name)) for name in self.columns), default=0) if self.has_upright_names else LINE
-        return names + LINE * (2 if self.column_title else 1)
+        return (self.name_width if self.has_upright_names else LINE) + LINE * (2 if self.column_title else 1)
 
     def has_room(self, text: str) -> bool:
         """Whether a text fits into a cell."""

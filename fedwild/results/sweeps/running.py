@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedwild.results.batch import Planned, Progress, Watcher, carry_out
+from fedwild.results.batch import Planned, Progress, Watcher, run_batch
 from fedwild.results.comparison import Comparison, comparison, labelled
 from fedwild.results.comparison.notes import some
 from fedwild.core.errors import UserError
@@ -68,7 +68,7 @@ def run_sweep(sweep: Sweep, record: Record, watcher: Watcher, workers: int | Non
         record.write_plan()
         recording = Recording(record, watcher)
         try:
-            return carry_out([run.planned for run in sweep.runs], recording, workers)
+            return run_batch([run.planned for run in sweep.runs], recording, workers)
         finally:
             recording.save()
 

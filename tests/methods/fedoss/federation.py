@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ class Federation:
         return found
 
     def merge(self, replies: dict[str, Payload]) -> None:
-        self.phase.merge(self.server, Replies({name: lambda reply=reply: reply for name, reply in replies.items()}))
+        self.phase.merge(self.server, Replies({name: partial(replies.__getitem__, name) for name in replies}))
 
     def go_to(self, phase: str, round_: int) -> None:
         self.server.step = Step(phase, round_, round_)

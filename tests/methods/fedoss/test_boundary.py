@@ -33,7 +33,7 @@ def bank_of(held: Sequence[Sequence[int]] = (), biases: Sequence[Sequence[float]
 
 
 def rule_of(name: str, bank: Bank | None = None, **settings: Any) -> Any:
-    return RULES[name](BoundarySettings(boundary=name, **settings), "fc1", bank or bank_of())  # type: ignore[arg-type]
+    return RULES[name](BoundarySettings(boundary=name, **settings), "fc1", bank or bank_of())
 
 
 def network() -> Network:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from fedwild.contract.task import weights_of
 from fedwild.methods.fedoss.branches import FullBranch, LightBranch, cut_shape, make_branch, pool
+from fedwild.methods.fedoss.settings import BranchKind
 from fedwild.models import build
 
 NETWORKS = [
@@ -20,7 +23,9 @@ NETWORKS = [
 
 @pytest.mark.parametrize(("name", "shape", "params"), NETWORKS)
 @pytest.mark.parametrize("kind", ["light", "full"])
-def test_a_branch_answers_at_every_cut(name: str, shape: tuple[int, ...], params: dict, kind: str) -> None:
+def test_a_branch_answers_at_every_cut(
+    name: str, shape: tuple[int, ...], params: dict[str, Any], kind: BranchKind
+) -> None:
     network = build(name, shape, 4, params=params).eval()
     x = torch.rand(2, *shape)
     for cut in network.cuts:
@@ -42,7 +47,7 @@ def test_a_full_branch_shares_no_weights_with_the_network() -> None:
     before = weights_of(network)
     with torch.no_grad():
         for parameter in branch.parameters():
-            parameter += 1
+            parameter.add_(1)
     after = weights_of(network)
     assert all(torch.equal(before[name], after[name]) for name in before)
 

@@ -121,8 +121,8 @@ def test_figures_of_every_client_and_round_are_shown(run: Run) -> None:
 
 
 def test_a_repeated_round_counts_once_and_values_that_are_not_numbers_are_ignored() -> None:
-    told = [("a", 0, 0.1), ("b", 0, "many"), ("c", 0, True), ("a", 0, 0.3), ("a", 1, 1)]
-    events = [{"event": "client", "client": name, "index": i, "info": {"boundary": value}} for name, i, value in told]
+    sent = [("a", 0, 0.1), ("b", 0, "many"), ("c", 0, True), ("a", 0, 0.3), ("a", 1, 1)]
+    events = [{"event": "client", "client": name, "index": i, "info": {"boundary": value}} for name, i, value in sent]
     events += [{"event": "client-failed", "client": "d", "index": 0}, {"event": "round", "index": 0}]
     assert reported(events, "boundary") == {1: [0.3], 2: [1.0]}
 

@@ -28,13 +28,14 @@ def test_the_server_merges_statistics_by_theorem_1(data: Dataset, tmp_path: Path
     gaussians = federation.server.state.members("gaussians")
     assert list(gaussians) == ["0", "1", "2"]
     for k, found in merged.items():
-        told = [read_moments(reply)[k] for reply in replies.values()]
-        mean = sum(part.count * part.mean for part in told) / sum(part.count for part in told)
+        sent = [read_moments(reply)[k] for reply in replies.values()]
+        mean = torch.stack([part.count * part.mean for part in sent]).sum(0) / sum(part.count for part in sent)
         assert torch.allclose(gaussians[str(k)]["mean"], mean.float(), atol=1e-5)
-        scatter = sum(part.scatter() + part.count * torch.outer(part.mean - mean, part.mean - mean) for part in told)
+        between = [part.count * torch.outer(part.mean - mean, part.mean - mean) for part in sent]
+        scatter = torch.stack([part.scatter() for part in sent]).sum(0) + torch.stack(between).sum(0)
         root = gaussians[str(k)]["root"].double()
         assert torch.allclose(root @ root.T, scatter / (found.count - 1) + FLOOR * torch.eye(len(mean)), atol=1e-5)
-        assert found.count == sum(part.count for part in told)
+        assert found.count == sum(part.count for part in sent)
 
 
 def test_statistics_count_every_pushed_sample_once(data: Dataset, tmp_path: Path) -> None:
@@ -86,13 +87,13 @@ def test_clients_without_common_gaussians_draw_from_their_own(data: Dataset, tmp
 
 def test_statistics_are_sent_every_refresh_rounds(data: Dataset, tmp_path: Path) -> None:
     federation = pretrained(data, uneven(data), tmp_path, refresh=2)
-    told = []
+    sent = []
     for round_ in range(3):
         federation.go_to("finetune", round_)
         replies = federation.replies()
-        told.append("statistics" in replies["client-00"])
+        sent.append("statistics" in replies["client-00"])
         federation.merge(replies)
-    assert told == [True, False, True]
+    assert sent == [True, False, True]
 
 
 def test_events_have_the_share_of_boundary_samples_their_displacement_and_the_bytes(

@@ -33,6 +33,7 @@ def test_one_step_is_the_gradient_of_the_cross_entropy_over_known_classes() -> N
     model = network().double()
     h = H.double()
     second, head = model.get_submodule("fc2.fc"), model.head
+    assert isinstance(second, torch.nn.Linear)
     before = h @ second.weight.T + second.bias
     z = (before.relu() @ head.weight.T + head.bias)[:, :3]
     by_logit = z.softmax(1) - F.one_hot(Y, 3)

@@ -125,8 +125,11 @@ def test_a_client_that_missed_the_discovery_takes_part_in_learning(data: Dataset
 @pytest.mark.parametrize("why", ["no unlabelled samples", "no novel samples", "no cluster is large enough"])
 def test_if_no_class_is_found_learning_is_skipped_and_the_run_ends(why: str, data: Dataset, tmp_path: Path) -> None:
     split = dealt(data, pools=[[], [], []]) if why == "no unlabelled samples" else dealt(data)
-    choice = {"no novel samples": {"r": -1.0}, "no cluster is large enough": {"min_count": 1000}}.get(why, {})
-    server = run(tmp_path / "run", data, split, **choice)
+    choices: dict[str, dict[str, Any]] = {
+        "no novel samples": {"r": -1.0},
+        "no cluster is large enough": {"min_count": 1000},
+    }
+    server = run(tmp_path / "run", data, split, **choices.get(why, {}))
     assert any(note.startswith("no novel class found") for note in notes(tmp_path / "run"))
     assert [event["phase"] for event in events(tmp_path / "run", "skip")] == ["novel-1", "novel-1"]
     assert [entry["name"] for entry in server.info["classes"]] == list(data.classes[:KNOWN])

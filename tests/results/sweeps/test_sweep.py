@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from fedwild import api
-from fedwild.results.comparison import find_runs
 from fedwild.core.errors import RoundFailed
+from fedwild.lifecycle import start as starting
+from fedwild.results.comparison import find_runs
 from tests.conftest import Cli, Outcome, Refused, unfinish
 
 BASE = """
@@ -40,13 +41,13 @@ Started = list[tuple[float, int]]
 def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     """The learning rate and seed of each run that is begun."""
     seen: Started = []
-    start = api.start
+    start = starting.start
 
     def noticed(config: Any, *rest: Any) -> api.Run:
         seen.append((config.method.params.lr, config.seed))
         return start(config, *rest)
 
-    monkeypatch.setattr(api, "start", noticed)
+    monkeypatch.setattr(starting, "start", noticed)
     return seen
 
 
@@ -188,7 +189,7 @@ def test_a_sweep_that_leaves_runs_out_is_refused_in_the_same_folder(
 
 
 def test_ctrl_c_says_how_to_go_on(sweep: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
-    start = api.start
+    start = starting.start
 
     def stopped(config: Any, *rest: Any) -> api.Run:
         if config.method.params.lr == 0.1:
@@ -210,7 +211,7 @@ def test_ctrl_c_says_how_to_go_on(sweep: Callable[..., Outcome], monkeypatch: py
 def test_a_run_that_fails_is_told_and_stops_no_other(
     sweep: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = api.start
+    start = starting.start
 
     def failing(config: Any, *rest: Any) -> api.Run:
         if (config.method.params.lr, config.seed) == (0.1, 0):
@@ -235,7 +236,7 @@ def test_if_all_fail_there_is_no_table(sweep: Callable[..., Outcome], monkeypatc
     def failing(*_: Any) -> api.Run:
         raise RoundFailed("nobody answered")
 
-    monkeypatch.setattr(api, "start", failing)
+    monkeypatch.setattr(starting, "start", failing)
     outcome = sweep("--json")
     assert outcome.code == 1
     said = json.loads(outcome.out)
