@@ -25,6 +25,7 @@ from fedwild.training.objectives import OBJECTIVES
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md")) + [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")]
 METHOD_PAGES = sorted((ROOT / "docs" / "methods").glob("*.md"))
+COMMANDS: Any = typer.main.get_command(app)
 NAMED = re.compile(r"`([^`]+)`")
 IDENTIFIER = re.compile(r"\w+(\.(?!py$)\w+)?")
 
@@ -106,7 +107,7 @@ def _problems(line: str) -> list[str]:
     words = shlex.split(line, comments=True)
     if not words or words[0] != "fedwild":
         return []
-    command: Any = typer.main.get_command(app)
+    command = COMMANDS
     for word in words[1:]:
         if not hasattr(command, "commands") or word.startswith("-"):
             break

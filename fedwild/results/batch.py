@@ -1,4 +1,4 @@
-"""Several runs in sequence: finished runs are kept, interrupted ones resumed, and a failure does not stop the others."""
+"""Several runs in sequence: finished ones are kept, interrupted ones resumed, and a failure does not stop the rest."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def run_batch(
         except UserError as error:
             problem = error
         except Exception as error:
-            whole = f"run `fedwild resume {item.folder}` for details" if item.folder.exists() else "the run did not begin"
+            whole = f"see `fedwild resume {item.folder}`" if item.folder.exists() else "the run did not begin"
             problem = UserError(f"{type(error).__name__}: {error} ({whole})")
         if problem is not None:
             progress.failures[item.label] = problem

@@ -23,6 +23,7 @@ class Program:
     """A running command, with its output in a file."""
 
     def __init__(self, command: list[str], folder: Path, name: str, **environment: str) -> None:
+        self.command = command
         self.log = folder / f"{name}.log"
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
@@ -68,17 +69,24 @@ class Program:
         self.process.wait()
         return processes
 
-    def stop(self) -> None:
-        """End the program with Ctrl-C, then kill what is left."""
-        processes = self.processes()
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+
+def stop_all(programs: list[Program]) -> None:
+    """End programs with Ctrl-C, then kill what is left: ours at the same time, then Flower's, the last one first."""
+    processes = [process for program in programs for process in program.processes()]
+    ours = [program for program in programs if "fedwild" in program.command]
+    flowers = [[program] for program in reversed(programs) if "fedwild" not in program.command]
+    for group in (ours, *flowers):
+        for program in group:
+            if program.process.poll() is None:
+                program.process.send_signal(signal.SIGINT)
+        for program in group:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(20)
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        self.process.wait()
+                program.process.wait(20)
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    for program in programs:
+        program.process.wait()
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = MAX_WAIT) -> None:
@@ -124,5 +132,4 @@ def running_programs(folder: Path) -> Iterator[Programs]:
     try:
         yield started
     finally:
-        for program in reversed(started.programs):
-            program.stop()
+        stop_all(started.programs)

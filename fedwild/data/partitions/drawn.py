@@ -186,10 +186,10 @@ def _choose_classes(classes: int, clients: int, k: int, rng: np.random.Generator
     if k > classes:
         raise UserError(f"partition.k = {k} is not allowed: there are {classes} classes, so choose 1 to {classes}.")
     if clients * k < classes:
+        held = f"{count(clients, 'client')} with {count(k, 'class', 'classes')} each"
         raise UserError(
-            f"partition.k = {k} is not allowed: {count(clients, 'client')} with {count(k, 'class', 'classes')} each cannot "
-            f"hold {classes} classes; set k to at least {-(-classes // clients)} or use at least "
-            f"{-(-classes // k)} clients."
+            f"partition.k = {k} is not allowed: {held} cannot hold {classes} classes; set k to at least "
+            f"{-(-classes // clients)} or use at least {-(-classes // k)} clients."
         )
     chosen = [{client % classes} for client in range(clients)]
     for unassigned in rng.permutation(np.arange(min(clients, classes), classes)):

@@ -126,6 +126,10 @@ class GAL(FedAvg, Discovers):
     def answers(self, server: Server) -> Answering:
         return Answering(lambda _: self.predictor(server), server.clients, truth=partial(covered_truth, server))
 
+    def model(self, server: Server) -> Network:
+        """Return the network without the bias against novel classes, which the predictor subtracts."""
+        return server.task.network(server.state.group("model"), len(server.classes), self.bias, slot="predictor")
+
     def predictor(self, server: Server) -> Predictor:
         """Return the network that answers, with the bias against novel classes."""
         model, labelled, origin = self.model(server), count_labelled(server), None

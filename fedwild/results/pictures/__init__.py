@@ -1,6 +1,7 @@
-"""Pictures of what runs have learnt, as PNG files and as figures.
+"""Pictures of what runs have learnt, as plain values and as PNG, SVG or PDF files.
 
-confusion.py, features.py, masks.py, novel.py   what a picture shows
-heat_map.py, sheet.py, drawing.py               how it is drawn
-shown_run.py                                    which model of which run
+confusion.py, features.py, dealing.py, exhibits.py   figures, drawn with matplotlib (extra `plots`)
+contact_sheet.py, novel.py                           contact sheets of images, drawn with Pillow
+heat_map.py, sheet.py, style.py, files.py            how they are drawn and written
+shown_run.py                                         which model of which run a picture shows
 """

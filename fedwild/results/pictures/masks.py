@@ -21,7 +21,7 @@ from fedwild.methods.fedpd.subnetworks import weight_names
 from fedwild.results.pictures.drawing import LINE, MARGIN, Font, Pixels, counted, cut, fitted, text_width, write_png
 
 if TYPE_CHECKING:
-    from fedwild.api import Run
+    from fedwild.lifecycle.run import Run
 
 Real = NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""A run's report: one HTML page that tells what was run, how it went, and what the model does with samples."""
+"""The report of a run: one HTML page with its settings, figures, mistakes and costs."""
 
 from fedwild.results.report.writing import write_report
 

@@ -1,4 +1,4 @@
-"""How far a model's confidence is from how often it is right.
+"""How well a model's confidence agrees with its accuracy.
 
 Guo, Pleiss, Sun, Weinberger: On calibration of modern neural networks. ICML 2017.
 """
@@ -18,35 +18,35 @@ BINS = 10
 
 @dataclass(frozen=True)
 class Calibration:
-    """Answers in bins of equal width by confidence: (bins,) each."""
+    """Answers in bins of equal width by confidence; every array is (bins,)."""
 
     counts: NDArray[np.int64]
     confidence: Real
-    """The mean of each bin; 0 where it is empty."""
-    right: Real
-    """The share of right answers in each bin; 0 where it is empty."""
+    """The mean confidence of each bin; 0 for an empty bin."""
+    accuracy: Real
+    """The share of correct answers in each bin; 0 for an empty bin."""
 
     @property
     def error(self) -> float:
-        """The expected calibration error: the mean over answers of their bin's |right - confidence|."""
+        """The expected calibration error: the mean of |accuracy - confidence| of the bins, weighted by their counts."""
         weights = self.counts / max(1, int(self.counts.sum()))
-        return float((weights * np.abs(self.right - self.confidence)).sum())
+        return float((weights * np.abs(self.accuracy - self.confidence)).sum())
 
     def rows(self) -> Iterator[tuple[float, float, int, float]]:
-        """Of each bin that is not empty: where it begins and ends, answers, and the share that is right."""
+        """Yield the bins that are not empty: start, end, number of answers, accuracy."""
         bins = len(self.counts)
-        for number, (count, right) in enumerate(zip(self.counts.tolist(), self.right.tolist(), strict=True)):
+        for number, (count, accuracy) in enumerate(zip(self.counts.tolist(), self.accuracy.tolist(), strict=True)):
             if count:
-                yield number / bins, (number + 1) / bins, count, right
+                yield number / bins, (number + 1) / bins, count, accuracy
 
 
-def calibration_of(confidence: Real, right: NDArray[np.bool_], bins: int = BINS) -> Calibration:
-    """Confidences (n,) from 0 to 1 and whether each answer is right (n,), put into bins."""
+def calibration_of(confidence: Real, correct: NDArray[np.bool_], bins: int = BINS) -> Calibration:
+    """Return the calibration of answers with confidences (n,) from 0 to 1, which are correct or not (n,)."""
     number = np.clip((confidence * bins).astype(int), 0, bins - 1)
     counts = np.bincount(number, minlength=bins)
-    some = np.maximum(counts, 1)
+    divisors = np.maximum(counts, 1)
     return Calibration(
         counts,
-        np.bincount(number, weights=confidence, minlength=bins) / some,
-        np.bincount(number, weights=right, minlength=bins) / some,
+        np.bincount(number, weights=confidence, minlength=bins) / divisors,
+        np.bincount(number, weights=correct, minlength=bins) / divisors,
     )

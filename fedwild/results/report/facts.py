@@ -1,29 +1,28 @@
-"""All that a report tells of a run, collected once; whatever cannot be had is replaced by the reason."""
+"""Everything that a report shows about a run, read once. What is not available is replaced by the reason."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
+from fedwild.contract import Exhibit
+from fedwild.core.errors import UserError
 from fedwild.core.toml import read_toml
 from fedwild.data import SITES, Split
 from fedwild.data.sources import DATASETS, find_prepared
-from fedwild.core.errors import UserError
-from fedwild.results.report.guard import reason_of
-from fedwild.results.report.history import History
-from fedwild.results.report.seen import MAX_SAMPLES, Seen, extremes, seen_of
 from fedwild.engines.workers import worker_count
-
-if TYPE_CHECKING:
-    from fedwild.api import Run
-    from fedwild.runs.experiment import Experiment
+from fedwild.lifecycle.run import Run
+from fedwild.results.report.answers import MAX_SAMPLES, ModelAnswers, ask_model, worst_and_best
+from fedwild.results.report.guard import failure_of
+from fedwild.results.report.history import History
+from fedwild.runs.experiment import Experiment
 
 MAX_SECONDS, MIN_SAMPLES = 4.0, 500
-"""An evaluation that took longer is done again for a part of the samples, but not for fewer than these."""
+"""If an evaluation took longer, it is repeated on a part of the samples only, but at least on this many."""
 QUICK = 1.0
-"""Seconds that are not worth the start of worker processes."""
-AT_SITES = "The samples are at the run's sites, which do not give them away, so nothing is drawn from them here."
+"""An evaluation of fewer seconds runs in this process, since starting workers takes longer."""
+AT_SITES = "The samples stay at the run's sites, so they are not shown."
 
 
 @dataclass(frozen=True)
@@ -32,19 +31,23 @@ class Facts:
 
     run: Run
     about: dict[str, Any]
-    """run.json."""
+    """The content of run.json."""
     table: dict[str, Any]
-    """config.toml, as it is."""
+    """The content of config.toml."""
     result: dict[str, Any] | None
-    """The final figures; None while the run is unfinished."""
+    """The final metrics; None while the run is unfinished."""
     history: History
     split: Split | None
-    views: Sequence[Seen]
-    """The answers of the common model, or of the worst and of the best client's own."""
+    views: Sequence[ModelAnswers]
+    """The answers of the common model, or of the worst and the best client's models."""
     no_views: str
-    """Why there are none."""
+    """Why `views` is empty."""
     no_data: str
-    """Why the samples cannot be looked at."""
+    """Why the samples are not available."""
+    exhibits: Sequence[Exhibit]
+    """What the method wants shown."""
+    no_exhibits: str
+    """Why the method failed to return exhibits."""
 
     @property
     def method(self) -> str:
@@ -52,17 +55,17 @@ class Facts:
 
     @property
     def metrics(self) -> dict[str, float | None]:
-        """The final figures, or those of the last round that was evaluated."""
+        """The final metrics, or those of the last evaluated round."""
         if self.result is not None:
             return dict(self.result["metrics"])
-        return self.history.measured[-1].metrics if self.history.measured else {}
+        return self.history.evaluated[-1].metrics if self.history.evaluated else {}
 
     @property
     def by(self) -> dict[str, dict[str, float | None]]:
         """The same by client or domain."""
         if self.result is not None:
             return dict(self.result.get("by") or {})
-        return self.history.measured[-1].by if self.history.measured else {}
+        return self.history.evaluated[-1].by if self.history.evaluated else {}
 
     @property
     def at_sites(self) -> bool:
@@ -70,87 +73,90 @@ class Facts:
 
     @property
     def experiment(self) -> Experiment:
-        """The run's data and split; a `UserError` says why they cannot be had."""
+        """The run's data and split. Raises `UserError` with the reason if they are not available."""
         if self.no_data:
             raise UserError(self.no_data)
         return self.run.experiment
 
-    def views_or_reason(self) -> Sequence[Seen]:
-        """The answers; a `UserError` says why there are none."""
-        if not self.views:
-            raise UserError(self.no_views)
-        return self.views
 
-
-def facts_of(run: Run, workers: int | None) -> Facts:
-    """Read a run and ask its model about the test data."""
+def read_facts(run: Run, workers: int | None) -> Facts:
+    """Read a run and evaluate its model on the test data."""
     first_index = run.folder.facts().get("first_index", 0)
-    result, history = run.folder.result(), History(run.events(), first_index)
-    table = read_toml(run.path / "config.toml")
-    no_data = AT_SITES if table.get("data", {}).get("name") == SITES else why_no_data(run)
-    views: list[Seen] = []
-
-    def look() -> None:
-        measured = history.measured[-1].by if history.measured else {}
-        by = measured if result is None else result.get("by") or {}
-        views.extend(views_of(run, effort_of(run, history, workers), by))
-
-    no_views = no_data or reason_of(look)
     splits: list[Split] = []
-    reason_of(lambda: splits.append(run.folder.split()))
-    return Facts(
+    failure_of(lambda: splits.append(run.folder.split()))
+    facts = Facts(
         run=run,
         about=run.folder.facts(),
-        table=table,
-        result=result,
-        history=history,
+        table=read_toml(run.path / "config.toml"),
+        result=run.folder.result(),
+        history=History(run.events(), first_index),
         split=splits[0] if splits else None,
-        views=views,
-        no_views=no_views,
-        no_data=no_data,
+        views=(),
+        no_views="",
+        no_data="",
+        exhibits=(),
+        no_exhibits="",
     )
+    facts = replace(facts, no_data=AT_SITES if facts.at_sites else why_no_data(run))
+    views: list[ModelAnswers] = []
+    no_views = facts.no_data or failure_of(lambda: views.extend(views_of(facts, workers)))
+    exhibits: list[Exhibit] = []
+    no_exhibits = failure_of(lambda: exhibits.extend(exhibits_of(facts)))
+    return replace(facts, views=views, no_views=no_views, exhibits=exhibits, no_exhibits=no_exhibits)
 
 
-def is_to_be_fetched(name: str) -> bool:
-    """Whether reading a data set would download it first."""
+def needs_download(name: str) -> bool:
+    """Whether a data set would have to be downloaded first."""
     return name in DATASETS and name != "digits" and find_prepared(name) is None
 
 
 def why_no_data(run: Run) -> str:
-    """An empty text if the run's data are there as they were."""
-    away = [name for name in run.config.data.names if not run.config.data.at_sites and is_to_be_fetched(name)]
-    if away:
-        # A page is no reason to download anything.
-        return f"The run's data cannot be read: {', '.join(away)} is not on this machine any more."
-    reason = reason_of(lambda: run.experiment)
-    return reason and f"The run's data cannot be read: {reason}"
+    """Return why the run's data is not available; an empty text if it is."""
+    # Writing a report must not download anything.
+    missing = [name for name in run.config.data.names if needs_download(name)]
+    if missing:
+        return f"The run's data cannot be read: {', '.join(missing)} is no longer on this machine."
+    failure = failure_of(lambda: run.experiment)
+    return failure and f"The run's data cannot be read: {failure}"
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much of the evaluation is done again for the report."""
+    """How much of the evaluation is repeated for the report."""
 
     samples: int
     workers: int
 
 
-def effort_of(run: Run, history: History, workers: int | None) -> Effort:
-    """As many samples as the log says take a few seconds; in this process if it is quickly done."""
+def effort_for(run: Run, history: History, workers: int | None) -> Effort:
+    """Return as many samples as take MAX_SECONDS according to the log, and no workers if that is quick."""
     total = max(1, len(run.experiment.split.test))
-    seconds = max((row.evaluation_seconds for row in history.measured[-3:]), default=0.0)
+    seconds = max((row.evaluation_seconds for row in history.evaluated[-3:]), default=0.0)
     part = min(1.0, MAX_SECONDS / max(seconds, 1e-9))
     samples = min(MAX_SAMPLES, max(MIN_SAMPLES, int(total * part)))
-    quick = seconds * worker_count(None) * min(1.0, samples / total) < QUICK
-    return Effort(samples, workers if workers is not None else 0 if quick else worker_count(None))
+    is_quick = seconds * worker_count(None) * min(1.0, samples / total) < QUICK
+    return Effort(samples, workers if workers is not None else 0 if is_quick else worker_count(None))
 
 
-def views_of(run: Run, effort: Effort, by: dict[str, dict[str, float | None]]) -> list[Seen]:
-    """The common model's answers, or those of two clients' own models."""
-    method, server = run.settings.make_method(), run.server()
-    if not method.is_personal(server):
-        return [seen_of(run, None, "", effort.workers, effort.samples)]
+def views_of(facts: Facts, workers: int | None) -> list[ModelAnswers]:
+    """Return the answers of the common model, or of two clients' models."""
+    run, effort = facts.run, effort_for(facts.run, facts.history, workers)
+    answering = run.settings.make_method().answers(run.server())
+    if not answering.personal:
+        return [ask_model(run, None, "", effort.workers, effort.samples)]
     tested = {client.name for client in run.experiment.split.clients if len(client.test)}
-    owners = [name for name in method.owners(server) if name in tested]
-    if not owners:
-        raise UserError("no client with a model of its own has test samples.")
-    return [seen_of(run, name, about, effort.workers, effort.samples) for name, about in extremes(by, owners)]
+    clients = [name for name in answering.clients if name in tested]
+    if not clients:
+        raise UserError("no client that has a model has test samples.")
+    shown = worst_and_best(facts.by, clients)
+    return [ask_model(run, name, about, effort.workers, effort.samples) for name, about in shown]
+
+
+def exhibits_of(facts: Facts) -> Sequence[Exhibit]:
+    """Return what the method wants shown; nothing if the run has no model yet or its settings cannot be read."""
+    try:
+        method, record = facts.run.settings.make_method(), facts.run.record()
+    except UserError:
+        # The sections about the model give the reason.
+        return ()
+    return method.exhibits(replace(record, client=None) if facts.no_data else record)

@@ -1,4 +1,4 @@
-"""What goes wrong with one part of a report must not cost the others."""
+"""A failure in one part of a report does not affect the others."""
 
 from __future__ import annotations
 
@@ -7,41 +7,42 @@ from collections.abc import Callable
 from typing import Any
 
 from fedwild.core.errors import UserError
-from fedwild.results.report.markup import Html, tag
+from fedwild.results.report.markup import Html, prose, tag
 
 log = logging.getLogger("fedwild.results.report")
 
 
-def reason_of(attempt: Callable[[], Any]) -> str:
-    """Try something: an empty text if it went well, else a sentence that says why not."""
+def failure_of(attempt: Callable[[], Any]) -> str:
+    """Return an empty text if `attempt` succeeds, else a sentence that gives the reason."""
     try:
         attempt()
         return ""
     except UserError as error:
         return sentence(str(error))
     except Exception as error:
-        log.warning("the report goes on without a part of it: %s: %s", type(error).__name__, error)
-        return sentence(f"{type(error).__name__}: {error}")
+        problem = f"{type(error).__name__}: {error}"
+        log.warning("a part of the report is missing: %s", problem)
+        return sentence(problem)
 
 
 def guarded(title: str, draw: Callable[[], Html]) -> Html:
-    """A part of the page, or a sentence that says why it is not there."""
+    """Return a part of the page, or a sentence that says why it is missing."""
     try:
         return draw()
     except UserError as error:
-        return why(sentence(str(error)))
+        return reason(sentence(str(error)))
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
         log.warning("report: %s could not be drawn: %s", title, problem)
-        return why(f"This could not be drawn: {problem}", failed=True)
+        return reason(f"This could not be drawn: {problem}", failed=True)
 
 
-def why(text: str, failed: bool = False) -> Html:
-    """A sentence in the place of a picture."""
-    return tag("p", text, class_="why failed" if failed else "why")
+def reason(text: str, failed: bool = False) -> Html:
+    """Return a sentence that stands in for a figure."""
+    return tag("p", prose(text), class_="why failed" if failed else "why")
 
 
 def sentence(text: str) -> str:
-    """On one line, with a capital letter where it begins with a word and not with a setting."""
+    """Return text on one line. It begins with a capital letter, unless its first word is the name of a setting."""
     line = " ".join(text.split())
     return line[:1].upper() + line[1:] if line.partition(" ")[0].isalpha() else line

@@ -1,4 +1,4 @@
-"""What a run's log says, put in order: rounds, clients and phases."""
+"""The log of a run by rounds, clients and phases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Round:
-    """One finished round."""
+    """One completed round."""
 
     number: int
     """Counted from 1."""
@@ -21,18 +21,19 @@ class Round:
     seconds: float
     evaluation_seconds: float
     metrics: dict[str, float | None]
-    """Empty where the round was not evaluated."""
+    """Empty if the round was not evaluated."""
     by: dict[str, dict[str, float | None]]
+    """Metrics by client or domain."""
 
 
 @dataclass
-class ClientRecord:
-    """What the log says of one client."""
+class ClientHistory:
+    """What the log says about one client."""
 
+    rounds: set[int] = field(default_factory=set)
+    """The numbers of the rounds with a reply."""
     losses: dict[int, float | None] = field(default_factory=dict)
     """By number of the round."""
-    infos: dict[int, Event] = field(default_factory=dict)
-    """What its replies told, by number of the round."""
     samples: int | None = None
     seconds: float = 0.0
     bytes_up: int = 0
@@ -42,10 +43,10 @@ class ClientRecord:
 
 @dataclass
 class PhaseCost:
-    """What one kind of round cost, all together."""
+    """The total cost of all rounds of a phase."""
 
     rounds: int = 0
-    train_seconds: float = 0.0
+    training_seconds: float = 0.0
     evaluation_seconds: float = 0.0
     bytes_up: int = 0
     bytes_down: int = 0
@@ -53,11 +54,11 @@ class PhaseCost:
 
 @dataclass(frozen=True)
 class History:
-    """The log of a run, in which rounds that were lost and done again appear once."""
+    """The log of a run."""
 
     events: Sequence[Event]
     first_index: int = 0
-    """Where its own rounds begin; those before are of the run that it goes on from."""
+    """The index of the run's first round; rounds before it belong to the run that it continues."""
 
     def of(self, *kinds: str) -> list[Event]:
         return [event for event in self.events if event.get("event") in kinds]
@@ -78,23 +79,23 @@ class History:
         ]
 
     @property
-    def measured(self) -> list[Round]:
+    def evaluated(self) -> list[Round]:
         """The rounds that were evaluated."""
         return [row for row in self.rounds if row.metrics]
 
     @property
     def planned(self) -> int:
-        """How many rounds the run is to have, as far as the log says."""
+        """The number of rounds that the run is to have."""
         return max((int(event["rounds"]) for event in self.of("start", "resume")), default=0)
 
     @property
     def done(self) -> int:
-        """How many rounds are done or were not needed."""
+        """The number of rounds that are completed or were skipped."""
         return max((event["index"] + 1 for event in self.of("round", "skip")), default=0)
 
     @cached_property
     def borders(self) -> list[tuple[float, str]]:
-        """The first round of every phase and its name; nothing if there is only one phase."""
+        """The first round and the name of every phase; empty if there is only one phase."""
         starts = [
             (float(row.number), row.phase)
             for before, row in zip([None, *self.rounds], self.rounds, strict=False)
@@ -103,36 +104,36 @@ class History:
         return starts if len(starts) > 1 else []
 
     @cached_property
-    def clients(self) -> dict[str, ClientRecord]:
-        """By name, in the order of names: costs of the run's own rounds, losses of all."""
-        records: dict[str, ClientRecord] = {}
+    def clients(self) -> dict[str, ClientHistory]:
+        """By name, sorted: the costs of the run's own rounds, and the losses of all rounds."""
+        clients: dict[str, ClientHistory] = {}
         for event in self.of("client", "client-failed"):
-            record = records.setdefault(str(event["client"]), ClientRecord())
+            client = clients.setdefault(str(event["client"]), ClientHistory())
             failed = event["event"] == "client-failed"
             if event["index"] >= self.first_index:
-                record.seconds += float(event.get("seconds") or 0)
-                record.bytes_up += int(event.get("bytes_up") or 0)
-                record.bytes_down += int(event.get("bytes_down") or 0)
-                record.failures += failed
+                client.seconds += float(event.get("seconds") or 0)
+                client.bytes_up += int(event.get("bytes_up") or 0)
+                client.bytes_down += int(event.get("bytes_down") or 0)
+                client.failures += failed
             if failed:
                 continue
             info, number = event.get("info") or {}, event["index"] + 1
-            record.infos[number] = info
+            client.rounds.add(number)
             if "loss" in info:
-                record.losses[number] = number_or_none(info["loss"])
-            record.samples = info["samples"] if isinstance(info.get("samples"), int) else record.samples
-        return dict(sorted(records.items()))
+                client.losses[number] = number_or_none(info["loss"])
+            client.samples = info["samples"] if isinstance(info.get("samples"), int) else client.samples
+        return dict(sorted(clients.items()))
 
     @cached_property
     def costs(self) -> dict[str, PhaseCost]:
-        """Of the run's own rounds by phase, in the order in which they came."""
+        """The costs of the run's own rounds by phase, in the order of phases."""
         costs: dict[str, PhaseCost] = {}
         for row in self.rounds:
             if row.number <= self.first_index:
                 continue
             cost = costs.setdefault(row.phase, PhaseCost())
             cost.rounds += 1
-            cost.train_seconds += row.seconds
+            cost.training_seconds += row.seconds
             cost.evaluation_seconds += row.evaluation_seconds
         for event in self.of("client", "client-failed"):
             if event["index"] < self.first_index:
@@ -144,5 +145,5 @@ class History:
 
 
 def number_or_none(value: Any) -> float | None:
-    """A number that a client told; anything else is none."""
+    """Return a number from a client's reply; None for any other value."""
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,4 +1,4 @@
-"""HTML and SVG as text in which nothing that others wrote can be mistaken for markup."""
+"""HTML and SVG as text. Everything that is not markup is escaped."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Iterable
 
 
 class Html(str):
-    """Markup that is ready; every other text is escaped before it becomes part of some."""
+    """Finished markup. Any other text is escaped when it becomes part of markup."""
 
 
 Child = str | int | float | None
 
 VOID = frozenset({"img", "meta", "br", "input"})
+"""Elements without content."""
 
 
 def tag(name: str, /, *children: Child, **attributes: Child) -> Html:
-    """An element. In attributes' names, `stroke_width` stands for stroke-width and `class_` for class; None: left out.
+    """Return an element. Attributes that are None are omitted; `open=True` gives an attribute without a value.
 
-    True alone, as in `open=True`, is an attribute without a value.
+    In the names of attributes, `stroke_width` stands for stroke-width and `class_` for class.
     """
     words = [name, *(attribute(key, value) for key, value in attributes.items() if value is not None)]
     opening = f"<{' '.join(word for word in words if word)}>"
@@ -26,7 +27,7 @@ def tag(name: str, /, *children: Child, **attributes: Child) -> Html:
 
 
 def attribute(key: str, value: Child) -> str:
-    """One attribute; numbers as short as they can be."""
+    """Return an attribute with its value; numbers are shortened."""
     name = key.rstrip("_").replace("_", "-")
     if isinstance(value, bool):
         return name if value else ""
@@ -35,7 +36,7 @@ def attribute(key: str, value: Child) -> str:
 
 
 def joined(children: Iterable[Child]) -> Html:
-    """Parts one after the other; those that are not markup are escaped."""
+    """Return the children one after the other; those that are not markup are escaped."""
     return Html("".join(child if isinstance(child, Html) else html.escape(plain(child)) for child in children))
 
 
@@ -43,7 +44,12 @@ def plain(child: Child) -> str:
     return "" if child is None else str(child)
 
 
+def prose(text: str) -> Html:
+    """Return text in which words between backticks are code."""
+    return joined([tag("code", part) if number % 2 else part for number, part in enumerate(text.split("`"))])
+
+
 def short(value: float) -> str:
-    """A coordinate: at most one decimal, which no eye can tell from more."""
+    """Return a coordinate with at most one decimal."""
     text = f"{value:.1f}"
     return text[:-2] if text.endswith(".0") else text

@@ -1,4 +1,4 @@
-"""The page's colours, for light and for dark; the hues are those of Okabe and Ito, which most eyes can tell apart."""
+"""The colours of the page, light and dark. The hues are those of Okabe and Ito, for readers with colour blindness too."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ COLOURS: dict[str, tuple[str, str]] = {
     "on-middle": ("#0d1116", "#05080b"),
     "on-full": ("#ffffff", "#05080b"),
 }
-"""By name: on a light page, on a dark one. s0 ... are series, c0 ... classes."""
+"""By name: the colours on a light and on a dark page. s0 ... are for series, c0 ... for classes."""
 
 
 def stylesheet() -> str:
-    """Rules that set the colours: dark where the reader's system is, or the page's button says so; never in print."""
-    light, dark = (declared(theme) for theme in (0, 1))
-    wish = f"@media (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{ {dark} }} }}"
-    return f":root {{ {light} }}\n@media screen {{ {wish}\n:root[data-theme=dark] {{ {dark} }} }}\n"
+    """Return the rules that set the colours: dark on screens if the system or the page's button asks for it."""
+    light, dark = (declarations(theme) for theme in (0, 1))
+    preferred = f"@media (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{ {dark} }} }}"
+    return f":root {{ {light} }}\n@media screen {{ {preferred}\n:root[data-theme=dark] {{ {dark} }} }}\n"
 
 
-def declared(theme: int) -> str:
+def declarations(theme: int) -> str:
     name = ("light", "dark")[theme]
     values = "".join(f"--{key}:{pair[theme]};" for key, pair in COLOURS.items())
     return f"color-scheme:{name};--theme:{name};{values}"

@@ -1,29 +1,29 @@
-"""Writing a run's report to a file."""
+"""Writing the report of a run to a file."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from fedwild.api import Run
 from fedwild.core.errors import UserError
 from fedwild.core.payload import write_atomically
-from fedwild.results.report.facts import facts_of
+from fedwild.lifecycle.run import Run
+from fedwild.results.report.facts import read_facts
 from fedwild.results.report.page import page_of
 
 NAME = "report.html"
 
 
 def write_report(run: Run | str | Path, path: str | Path | None = None, workers: int | None = None) -> Path:
-    """Write the report of a run, finished or not, and return the file: `report.html` in its folder, unless named.
+    """Write the report of a run, finished or not, and return its path: by default `report.html` in the run folder.
 
-    The page needs nothing else: neither network nor the run's folder. `workers` are processes for the evaluation;
-    without a number there are some only if it is a long one.
+    The page loads nothing else: neither from the network nor from the run folder. `workers` is the number of processes
+    for the evaluation; by default, a long evaluation uses several and a short one none.
     """
     run = run if isinstance(run, Run) else Run(run)
     target = run.path / NAME if path is None else Path(path)
     check_target(target)
-    text = page_of(facts_of(run, workers))
+    text = page_of(read_facts(run, workers))
     try:
         # A device or a pipe must not be replaced by a file.
         if target.exists() and not target.is_file():
@@ -36,7 +36,7 @@ def write_report(run: Run | str | Path, path: str | Path | None = None, workers:
 
 
 def check_target(path: Path) -> None:
-    """Refuse before the work what would fail after it."""
+    """Raise `UserError` for a path that cannot be written, before any work is done."""
     if path.is_dir():
         raise UserError(f"--out {str(path)!r} is a folder: name a file, such as {str(path / NAME)!r}.")
     if not path.parent.is_dir():

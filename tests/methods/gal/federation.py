@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -165,7 +166,9 @@ class Federation:
 
     def merge(self, replies: dict[str, Payload] | None = None) -> None:
         made = self.replies() if replies is None else replies
-        readers = {name: partial(Payload.decode, reply.encode()) for name, reply in made.items()}
+        readers: dict[str, Callable[[], Payload]] = {
+            name: partial(Payload.decode, reply.encode()) for name, reply in made.items()
+        }
         self.phase.merge(self.server, Replies(readers))
 
     def embedded(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 
 from fedwild import api
 from fedwild.api import Run
-from fedwild.core.errors import UserError
 from fedwild.core.payload import Payload
 from fedwild.methods.fedpd.subnetworks import neuron_shares as shares
 from fedwild.methods.fedpd.subnetworks import subnetwork_size as kept
@@ -35,12 +33,11 @@ from fedwild.results.pictures.masks import (
     draw,
     figures,
     layer_title,
-    mask_figures,
     merged,
     shown,
     write,
 )
-from tests.conftest import Cli, Refused, unfinish
+from tests.conftest import unfinish
 
 SHOW = ("show", "masks")
 # Ten layers: by name, fc10 comes before fc2.
@@ -249,74 +246,3 @@ def test_the_picture_grows_by_a_block_for_each_layer(tmp_path: Path) -> None:
     for name in ("a.png", "b.png"):
         write(masks_of(random_layer(2, 5)), tmp_path / name)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
-
-
-# --- the command -----------------------------------------------------------------------------------------------
-
-
-def test_the_command_draws_a_runs_masks(cli: Cli, fedpd: Path) -> None:
-    outcome = cli(*SHOW, fedpd)
-    assert (outcome.code, outcome.err) == (0, "")
-    assert "picture written to masks.png" in outcome.out
-    with Image.open("masks.png") as image:
-        assert (image.format, image.size) == ("PNG", Layout(mask_figures(Run(fedpd))).size)
-
-
-def test_the_command_prints_the_figures(cli: Cli, fedpd: Path) -> None:
-    chosen = ("--layer", "fc3.fc", "--layer", "head", "--client", "client-00")
-    said = json.loads(cli(*SHOW, fedpd, *chosen, "--png", "some.png", "--json").out.splitlines()[-1])
-    assert said == {**figures(Run(fedpd), ["fc3.fc", "head"], ["client-00"]), "png": "some.png"}
-    assert Path("some.png").is_file()
-
-
-def test_help_teaches(cli: Cli) -> None:
-    said = " ".join(cli(*SHOW, "--help").out.split())
-    assert "fedwild show masks runs/fedpd-digits-001" in said
-    assert "a share for every neuron of every client" in said
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--layer", "fc1"), ("--layer 'fc1' is not known", "Did you mean 'fc1.fc'?", "head")),
-        (("--client", "client-02"), ("--client 'client-02' is not known", "client-00, client-01")),
-        (("--layer", "head", "--layer", ""), ("--layer '' is not known",)),
-        (("--png", "no/such/folder/x.png"), ("--png 'no/such/folder/x.png'", "cannot be written")),
-        (("--png", "."), ("--png '.'", "cannot be written")),
-    ],
-)
-def test_bad_values_are_refused_in_one_sentence(
-    arguments: tuple[str, ...], said: tuple[str, ...], fedpd: Path, refused: Refused
-) -> None:
-    error = refused(*SHOW, fedpd, *arguments)
-    assert len(error.splitlines()) == 1
-    assert all(part in error for part in said), error
-
-
-def test_a_run_of_another_method_has_no_masks(finished: Path, refused: Refused) -> None:
-    error = refused(*SHOW, finished)
-    assert "has no masks: method 'fedavg' makes none; take a run of fedpd or fedpd-paper." in error
-    assert len(error.splitlines()) == 1
-
-
-def test_a_run_without_importance_has_no_masks(refused: Refused) -> None:
-    error = refused(*SHOW, fedpd_run(Path("run"), importance="none", rounds=1))
-    assert "has no masks: method.importance = 'none' makes none" in error
-    assert len(error.splitlines()) == 1
-
-
-def test_a_run_that_was_stopped_before_its_first_masks_says_so(fedpd: Path, tmp_path: Path, refused: Refused) -> None:
-    run = Path(shutil.copytree(fedpd, tmp_path / "run"))
-    payload = Payload.read(run / "model.safetensors")
-    payload.drop("shares")
-    payload.write(run / "model.safetensors")
-    with pytest.raises(UserError, match="has no masks yet: no client has trained so far"):
-        figures(Run(run))
-    shutil.rmtree(run / "checkpoints")
-    for name in ("model.safetensors", "result.json"):
-        (run / name).unlink()
-    assert "has no model yet" in refused(*SHOW, run)
-
-
-def test_no_run_is_refused(refused: Refused) -> None:
-    assert "'none' does not exist" in refused(*SHOW, "none")
