@@ -22,9 +22,9 @@ from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.data import Samples
 from fedwild.engines.threads import single_thread
-from fedwild.methods.fedoss.bank import Bank
+from fedwild.methods.fedoss.heads import Bank
 from fedwild.methods.fedoss.boundary import InformedAgreement
-from fedwild.methods.fedoss.branches import make_branch
+from fedwild.methods.fedoss.heads import make_branch
 from fedwild.methods.fedoss.finetune import Finetune
 from fedwild.methods.fedoss.layout import Layouts
 from fedwild.methods.fedoss.personal import PersonalTraining

@@ -16,10 +16,10 @@ from fedwild.core.defaults import DEFAULT_WELCOME
 from fedwild.core.errors import UserError
 from fedwild.core.toml import read_toml
 from fedwild.lifecycle import start as starting
-from fedwild.lifecycle.rounds import Listener
 from fedwild.lifecycle.run import Answers, Run
 from fedwild.lifecycle.welcome import continued_settings, default_name, site_config, welcome_client
 from fedwild.runs.config import Config, resolve, setting_layers
+from fedwild.runs.events import Listener
 
 __all__ = ["Answers", "Run", "configure", "resume", "run", "welcome"]
 

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedwild.contract.engine import Job
-from fedwild.engines.executor import Done, Executor
 from fedwild.core.payload import Payload
+from fedwild.engines.executor import Done, Executor
 
 Floats = NDArray[np.float64]
 Ranks = NDArray[np.float32]

@@ -130,7 +130,7 @@ class HeadBankRounds(AveragingRounds):
         own = {"weight": own["weight"] + 1 if own else torch.zeros(2)}
         client.state.put("head", own)
         reply.put("head", own)
-        reply.info["bank"] = list(payload.members("bank"))
+        reply.info["bank"] = list(payload.subgroups("bank"))
         return reply
 
     def merge(self, server: Server, replies: Replies) -> None:

@@ -19,21 +19,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedwild.methods.gains.probes import class_moments
 from fedwild.api import configure
-from fedwild.training.corrections import CORRECTIONS
+from fedwild.contract import Client
+from fedwild.core.errors import UserError
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
 from fedwild.data import ClientSplit, Dataset, DataSettings, Samples, Split, samples_of
 from fedwild.discovery import ESTIMATORS
-from fedwild.sites.redaction import redact
-from fedwild.core.errors import UserError
-from fedwild.runs.experiment import check_embedding
 from fedwild.methods import METHODS, gains
 from fedwild.methods.fedavg import FedAvg
+from fedwild.methods.gains.probes import class_moments
 from fedwild.models import build
+from fedwild.runs.experiment import check_embedding
+from fedwild.sites.redaction import redact
+from fedwild.training.corrections import CORRECTIONS
 from fedwild.training.objectives import OBJECTIVES
-from fedwild.core.payload import Payload
-from fedwild.contract import Client
-from fedwild.core.rng import Rng
 from tests.leaks import Search, Sent, listen
 from tests.tiny import own, run_experiment, tiny_experiment
 

@@ -16,9 +16,10 @@ from fedwild.core.errors import RoundFailed
 from fedwild.core.registry import Registry
 from fedwild.data import ClientSplit, Dataset, Split
 from fedwild.lifecycle import start as starting
-from fedwild.lifecycle.rounds import Federation, Listener
+from fedwild.lifecycle.rounds import Federation
 from fedwild.methods import METHODS
 from fedwild.runs.config import Config
+from fedwild.runs.events import Listener
 from fedwild.runs.experiment import Experiment, fingerprint
 from fedwild.runs.folder import RunFolder
 

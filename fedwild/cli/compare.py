@@ -111,7 +111,7 @@ def sweep(
 
       fedwild sweep my.toml --seeds 0,1,2,3,4 --dry-run
     """
-    from fedwild import sweeps
+    from fedwild.results import sweeps
     from fedwild.results.batch_display import BatchDisplay
 
     if rows not in ("sets", "runs"):

@@ -69,7 +69,7 @@ def reproduce(
 
       fedwild reproduce gains/table1 --only setting=reviews-dvd-books --seeds 0,1,2 --out gains.md
     """
-    from fedwild import papers
+    from fedwild.results import papers
     from fedwild.results.reproduction import outcomes_of, plan, result_table
     from fedwild.results.tables import format_of
 
@@ -160,7 +160,7 @@ def write(table: ResultTable, targets: list[Path], as_json: bool) -> None:
 
 def show_list(name: str | None, only: str | None, targets: list[Path], as_json: bool) -> None:
     """All tables, or the rows of one."""
-    from fedwild import papers
+    from fedwild.results import papers
     from fedwild.results.reproduction.listing import cells_listed, described, tables_listed, waiting_lines
     from fedwild.results.tables import print_table, terminal_table
 

@@ -77,7 +77,7 @@ def run(
 
       fedwild run --start-from runs/third --set correction.name=prox --rounds 5
 
-    `fedwild list settings` shows what --set and a config file may say of data, federation, evaluation and engine.
+    `fedwild list settings NAME` lists the settings of a section, such as data, federation, evaluation or engine.
     """
     from fedwild import api
     from fedwild.display.run_display import RunDisplay
@@ -187,12 +187,12 @@ def welcome(
 
       fedwild welcome runs/fedavg-sites-001 --client hospital-c
     """
-    from fedwild import arrival
+    from fedwild import api
     from fedwild.display.run_display import RunDisplay
     from fedwild.results.tracking import tracked
 
     with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard) as listener:
-        done = arrival.welcome(
+        done = api.welcome(
             folder,
             client,
             name=name,

@@ -1,7 +1,6 @@
 """What a method is, and what an engine is: everything that someone who adds a method needs to import."""
 
 from fedwild.contract.answering import Answering
-from fedwild.contract.client import Client
 from fedwild.contract.exhibit import (
     BarExhibit,
     CurveExhibit,
@@ -11,12 +10,11 @@ from fedwild.contract.exhibit import (
     Record,
     TableExhibit,
 )
+from fedwild.contract.halves import EVERYONE, Client, Replies, Reply, Server, Step
 from fedwild.contract.initial import Initial, initial_weights
 from fedwild.contract.method import Discovers, Method, Traits, Welcomes
 from fedwild.contract.phase import Draw, Groups, Phase, Rounds
 from fedwild.contract.predictor import Outcome, Prediction, Predictor
-from fedwild.contract.replies import Replies, Reply
-from fedwild.contract.server import EVERYONE, Server, Step
 from fedwild.contract.task import Task
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedwild.contract.client import Client
+from fedwild.contract.halves import Client
 from fedwild.contract.predictor import Outcome, Predictor
 
 

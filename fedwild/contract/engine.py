@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from fedwild.contract.server import Step
+from fedwild.contract.halves import Step
 from fedwild.core.errors import BadReply
 from fedwild.core.payload import Payload
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedwild.contract.client import Client
-from fedwild.contract.server import Server
+from fedwild.contract.halves import Client, Server
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fedwild.contract.answering import Answering
 from fedwild.contract.exhibit import Exhibit, Record
+from fedwild.contract.halves import Server
 from fedwild.contract.phase import Phase
 from fedwild.contract.predictor import Outcome
-from fedwild.contract.server import Server
 from fedwild.core.component import Component
 from fedwild.models import Network
 

@@ -14,9 +14,7 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor
 
-from fedwild.contract.client import Client
-from fedwild.contract.replies import Replies
-from fedwild.contract.server import Server
+from fedwild.contract.halves import Client, Replies, Server
 from fedwild.core.errors import BadReply
 from fedwild.core.payload import Payload, check_like
 from fedwild.core.rng import Rng

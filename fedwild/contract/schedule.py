@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from fedwild.contract.halves import Step
 from fedwild.contract.method import Method, Welcomes
 from fedwild.contract.phase import Phase
-from fedwild.contract.server import Step
 from fedwild.core.errors import UserError, unknown_name
 
 

@@ -44,17 +44,12 @@ class Settings(BaseModel):
 S = TypeVar("S", bound=Settings)
 
 
-def with_default(settings: type[Settings], name: str, default: Any) -> Any:
-    """Return a field of other settings, with its limits and description, but another default."""
-    return FieldInfo.merge_field_infos(settings.model_fields[name], default=default)
-
-
 def with_defaults(settings: type[S], defaults: Mapping[str, Any]) -> type[S]:
     """Return a settings class with other defaults; limits and descriptions stay."""
-    fields: dict[str, Any] = {
-        name: (settings.model_fields[name].annotation, with_default(settings, name, value))
-        for name, value in defaults.items()
-    }
+    fields: dict[str, Any] = {}
+    for name, value in defaults.items():
+        field = settings.model_fields[name]
+        fields[name] = (field.annotation, FieldInfo.merge_field_infos(field, default=value))
     return create_model(settings.__name__, __base__=settings, __doc__=settings.__doc__, **fields)
 
 

@@ -13,7 +13,7 @@ class Dataset:
     """Training and test samples whose labels index `classes`.
 
     x: (n, C, H, W) or (n, C, D, H, W) images, uint8 (0..255) or float32 in [0, 1]; (n, d) vectors, float32, or uint8
-    for counts, which are not scaled (see `divisor`). y, domain, owner: (n,) int64.
+    for counts, which are not scaled. y, domain, owner: (n,) int64.
     """
 
     name: str
@@ -42,12 +42,7 @@ class Dataset:
         """The shape of one sample: (C, H, W), (C, D, H, W) or (d,)."""
         return tuple(self.x_train.shape[1:])
 
-    @property
-    def divisor(self) -> float:
-        """The number by which stored values are divided to become inputs: 255 for uint8 images, else 1."""
-        return stored_divisor(self.x_train)
-
 
 def stored_divisor(x: Tensor) -> float:
-    """Return 255 for uint8 images, 1 for float tensors and for vectors of counts."""
+    """Return the number that divides stored values to give inputs: 255 for uint8 images, else 1."""
     return 255.0 if x.dtype == torch.uint8 and x.dim() > 2 else 1.0

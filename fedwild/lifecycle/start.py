@@ -9,9 +9,10 @@ from typing import Any
 
 from fedwild.core.errors import UserError
 from fedwild.engines.choice import Connect, engine_of
-from fedwild.lifecycle.rounds import Federation, Listener
+from fedwild.lifecycle.rounds import Federation
 from fedwild.lifecycle.run import Run
 from fedwild.runs.config import Config
+from fedwild.runs.events import Listener
 from fedwild.runs.experiment import Experiment, fingerprint, prepare
 from fedwild.runs.folder import RunFolder
 

@@ -14,12 +14,12 @@ from fedwild.core.defaults import DEFAULT_METHOD
 from fedwild.core.errors import UserError
 from fedwild.core.layers import Table
 from fedwild.data import DATASETS, Split, check_names
-from fedwild.lifecycle.rounds import Listener
 from fedwild.lifecycle.run import Run
 from fedwild.lifecycle.start import begin
 from fedwild.methods import METHODS
 from fedwild.runs.at_sites import NEWCOMER_SITE
 from fedwild.runs.config import Config, changes, resolve, setting_layers
+from fedwild.runs.events import Listener
 from fedwild.runs.experiment import Experiment, check_newcomer_names, prepare
 from fedwild.training.loop import LocalTraining
 

@@ -44,7 +44,7 @@ class Distil(Phase):
         teacher = self.method.answers(server).predictor(None)
         trained = distil(teacher, student, server.public, self.training(), server.rng)
         loss = "" if trained.loss is None else f", last loss {trained.loss:.4f}"
-        server.note(f"distilled {len(server.state.members('models'))} models on {len(server.public)} samples{loss}")
+        server.note(f"distilled {len(server.state.subgroups('models'))} models on {len(server.public)} samples{loss}")
         self.method.forget(server)
         server.state.put("model", weights_of(student))
 

@@ -77,6 +77,6 @@ class OneShot(Method):
         outputs, samples = self.outputs(len(server.classes)), server.state.info.get("samples", {})
         return {
             client: server.task.network(weights, outputs, slot=f"predictor-{client}")
-            for client, weights in server.state.members("models").items()
+            for client, weights in server.state.subgroups("models").items()
             if samples[client]
         }

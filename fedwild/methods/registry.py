@@ -20,8 +20,8 @@ def add_presets() -> None:
     """Register the named variants of `presets.toml`, such as `gal-paper`: a method with other defaults."""
     for name, preset in data_file("presets.toml").items():
         base = METHODS.get(preset["base"])
-        parts = {kind: {**base.parts[kind], **preset.get("parts", {}).get(kind, {})} for kind in base.parts}
-        fields = {"__doc__": preset["summary"], "__module__": __name__, "parts": parts}
+        fields = {"__doc__": preset["summary"], "__module__": __name__}
+        fields["parts"] = {**base.parts, **preset.get("parts", {})}
         fields["Params"] = with_defaults(base.Params, preset.get("params", {}))
         METHODS.add(name)(type(base.__name__, (base,), fields))
 

@@ -44,7 +44,9 @@ _destruction = Destruction(AUTHORS)
 OUTLIERS: dict[str, Outliers] = {
     outliers.name: outliers
     for outliers in (
-        Outliers("destruction", "One of six destructive operations per image, weighted as by the authors.", _destruction),
+        Outliers(
+            "destruction", "One of six destructive operations per image, weighted as by the authors.", _destruction
+        ),
         Outliers("uniform", "One of six destructive operations per image, all equally likely.", Destruction(UNIFORM)),
         Outliers("crop", "A small part of the image enlarged to all of it.", OPERATIONS["crop"]),
         Outliers("blur", "Gaussian blur with a large sigma.", OPERATIONS["blur"]),

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fedwild.core.errors import UserError
 from fedwild.lifecycle import start as starting
-from fedwild.lifecycle.rounds import Listener
 from fedwild.runs.config import Config
+from fedwild.runs.events import Listener
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from fedwild.results.batch import Planned, Progress, Watcher
-from fedwild.display.run_display import count, figure, shown
 from fedwild.core.errors import UserError
-from fedwild.lifecycle.rounds import Listener
 from fedwild.display.progress import duration
+from fedwild.display.run_display import count, figure, shown
+from fedwild.results.batch import Planned, Progress, Watcher
+from fedwild.runs.events import Listener
 from fedwild.runs.folder import RunFolder
 
 

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedwild.core.toml import read_toml
 from fedwild.core.errors import UserError
-from fedwild.lifecycle.rounds import Listener
-from fedwild.runs.events import read_events
+from fedwild.core.toml import read_toml
+from fedwild.runs.events import Listener, read_events
 from fedwild.runs.folder import RunFolder
 
 if TYPE_CHECKING:

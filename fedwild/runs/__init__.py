@@ -1,1 +1,1 @@
-"""Run folders: everything a run leaves behind, and everything it needs to go on."""
+"""What a run consists of: its settings, data and method, and the folder with everything needed to resume it."""

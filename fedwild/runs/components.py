@@ -10,7 +10,7 @@ from fedwild.contract import Method
 from fedwild.core.errors import UserError
 from fedwild.core.layers import Table
 from fedwild.core.registry import Registry
-from fedwild.core.settings import Settings, validated
+from fedwild.core.settings import Settings, validate
 from fedwild.discovery import ESTIMATORS
 from fedwild.methods import METHODS
 from fedwild.openset import SCORES
@@ -53,7 +53,7 @@ def read_part(registry: Registry[Any], table: Mapping[str, Any], default: str | 
         return None
     if not isinstance(name, str):
         raise UserError(f"{section}.name = {name!r} is not allowed: it must be text.")
-    return Part(name, validated(registry.get(name).Params, rest, section))
+    return Part(name, validate(registry.get(name).Params, rest, section))
 
 
 def starting_methods(personal: bool = True) -> list[str]:

@@ -14,7 +14,7 @@ from fedwild.contract import Method
 from fedwild.core.defaults import DEFAULT_METHOD
 from fedwild.core.errors import UserError
 from fedwild.core.layers import Table, merge
-from fedwild.core.settings import unknown_key, validated
+from fedwild.core.settings import unknown_key, validate
 from fedwild.core.toml import dump_toml
 from fedwild.data import DataSettings, PartitionSettings, partition_settings
 from fedwild.methods import METHODS, demonstration
@@ -74,16 +74,16 @@ class Config:
         """Return the config with everything filled in that the user left open and the data decided."""
         return replace(
             self,
-            model=self.model or Part(model, validated(MODELS.get(model).Params, {}, "model")),
-            data=validated(DataSettings, {**self.data.model_dump(), **data}, "data"),
-            partition=validated(PartitionSettings, partition, "partition"),
+            model=self.model or Part(model, validate(MODELS.get(model).Params, {}, "model")),
+            data=validate(DataSettings, {**self.data.model_dump(), **data}, "data"),
+            partition=validate(PartitionSettings, partition, "partition"),
             federation=self.federation.model_copy(update=federation),
         )
 
     def with_engine(self, **changes: Any) -> Config:
         """Return the config with other settings of the engine; None leaves a setting as it is."""
         given = {key: value for key, value in changes.items() if value is not None}
-        engine = validated(EngineSettings, {**self.engine.model_dump(), **given}, "engine")
+        engine = validate(EngineSettings, {**self.engine.model_dump(), **given}, "engine")
         return replace(self, engine=engine)
 
     def make_method(self) -> Method:
@@ -139,17 +139,17 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
         wrong.append(f"seed = {seed!r} is not allowed: it must be a whole number from 0 to 2**63 - 1.")
     config = Config(
         seed=seed,
-        data=attempt(lambda: validated(DataSettings, table.get("data", {}), "data")),
+        data=attempt(lambda: validate(DataSettings, table.get("data", {}), "data")),
         partition=attempt(lambda: partition_settings(table.get("partition", {}))),
-        federation=attempt(lambda: validated(FederationSettings, table.get("federation", {}), "federation")),
+        federation=attempt(lambda: validate(FederationSettings, table.get("federation", {}), "federation")),
         model=attempt(lambda: read_part(MODELS, table.get("model", {}), None)),
         method=attempt(lambda: read_part(METHODS, table.get("method", {}), DEFAULT_METHOD) if method else None),
         parts={
             kind: attempt(partial(read_part, KINDS[kind][0], table.get(kind, {}), default))
             for kind, default in (default_parts(method) if method else {}).items()
         },
-        evaluation=attempt(lambda: validated(EvaluationSettings, table.get("evaluation", {}), "evaluation")),
-        engine=attempt(lambda: validated(EngineSettings, table.get("engine", {}), "engine")),
+        evaluation=attempt(lambda: validate(EvaluationSettings, table.get("evaluation", {}), "evaluation")),
+        engine=attempt(lambda: validate(EngineSettings, table.get("engine", {}), "engine")),
     )
     if wrong:
         raise UserError(*dict.fromkeys(wrong))

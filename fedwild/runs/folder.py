@@ -1,17 +1,17 @@
-"""A run's folder.
+"""The folder of a run.
 
     config.toml          the resolved settings: `fedwild run config.toml` repeats the run
     run.json             format, versions, fingerprint of the data
-    splits.npz           which sample went where
-    events.jsonl         what happened, appended
+    splits.npz           which sample belongs to which client
+    events.jsonl         the log of events
     checkpoints/         the server after each of the last rounds
-    clients/NAME/        clients' durable state by version
-    model.safetensors    the final server: weights, classes, threshold
+    clients/NAME/        a client's durable state, by version
+    model.safetensors    the final server: weights, classes, thresholds
     result.json          the final figures
-    report.html          the page that tells of the run
+    report.html          the report
 
-Every file but the log is written under a temporary name and renamed, and the folder itself appears only when
-it can be resumed: whoever kills a run at any moment leaves a folder that goes on, or none.
+Every file except the log is written under a temporary name and then renamed, and the folder appears only once it is
+complete. So a run that is killed at any moment leaves a folder that can be resumed, or none.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from typing import Any, TextIO
 import numpy
 import torch
 
-import fedwild
 from fedwild.core.errors import BadReply, UserError
 from fedwild.core.payload import Payload, write_atomically
+from fedwild.core.version import __version__
 from fedwild.data import Split
 from fedwild.runs.events import without_nan
 from fedwild.runs.format import FORMAT, check_format
 
 KEPT_CHECKPOINTS = 2
 LOCK_PATIENCE = 3.0
-"""Seconds after which a folder is in use."""
+"""Seconds to wait for a folder that another process has locked."""
 
 
 class RunFolder:
-    """Paths, reading and writing of one run."""
+    """The files of one run: their paths, and how they are read and written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,12 +59,12 @@ class RunFolder:
         facts: dict[str, Any],
         events: bytes = b"",
     ) -> RunFolder:
-        """A new folder with settings, splits and facts in it. Without a path: the next free `runs/STEM-NNN`.
+        """Create a folder with settings, split and facts. Without a path, it is the next free `runs/STEM-NNN`.
 
-        `events` is the log of the run that this one goes on from.
+        `events` is the log of the run that this one continues.
         """
         if path is not None and path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UserError(f"--out {str(path)!r} exists already: name a new folder, or `fedwild resume` it.")
+            raise UserError(f"--out {str(path)!r} already exists: choose a new folder, or run `fedwild resume {path}`.")
         parent = path.parent if path is not None else Path("runs")
         parent.mkdir(parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(prefix=f".{stem}.", suffix=".building", dir=parent))
@@ -84,7 +84,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """An existing run folder; a `UserError` says what is missing if it is not one."""
+        """Open an existing run folder; a `UserError` names what is missing."""
         if not path.is_dir():
             raise UserError(f"run folder {str(path)!r} {'is not a folder' if path.exists() else 'does not exist'}.")
         missing = [n for n in ("config.toml", "run.json", "splits.npz", "events.jsonl") if not (path / n).is_file()]
@@ -95,6 +95,7 @@ class RunFolder:
         return folder
 
     def facts(self) -> dict[str, Any]:
+        """Return the contents of run.json."""
         try:
             facts = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
             assert isinstance(facts, dict)
@@ -103,9 +104,9 @@ class RunFolder:
             raise UserError(f"{str(self.path / 'run.json')!r} is damaged: it is not a JSON object.") from error
 
     def lock(self) -> None:
-        """Keep a second process from running the same folder. The system frees the lock when we die."""
+        """Lock the folder against other processes. The operating system frees the lock when this process ends."""
         self._lock = open(self.path / ".lock", "w")  # noqa: SIM115  (held for the run's life)
-        # The workers of a process that was killed a moment ago have the lock, too, and end a moment later.
+        # The workers of a process that was just killed hold the lock for a moment longer.
         patience = time.monotonic() + LOCK_PATIENCE
         while True:
             try:
@@ -141,7 +142,7 @@ class RunFolder:
         return Split.load(self.path / "splits.npz")
 
     def new_spool(self) -> Path:
-        """An empty folder for payloads under way. What a killed process left half-written is removed."""
+        """Return an empty folder for messages, and remove unfinished files of a killed process."""
         for old in self.path.glob(".spool-*"):
             shutil.rmtree(old, ignore_errors=True)
         for half in self.path.rglob(".*.tmp"):
@@ -155,36 +156,36 @@ class RunFolder:
         shutil.rmtree(spool, ignore_errors=True)
 
     def save_checkpoint(self, number: int, data: bytes) -> None:
-        """Write checkpoint `number` (rounds done) and let go of those that are no longer needed."""
+        """Write the checkpoint after `number` rounds and remove those that are no longer needed."""
         write_atomically(self.path / "checkpoints" / f"{number:06d}.safetensors", data)
         for old in self._checkpoints()[:-KEPT_CHECKPOINTS]:
             old.unlink()
 
     def last_checkpoint(self) -> Payload | None:
-        """The newest checkpoint, or None before the first. A damaged one is an error, never silently skipped."""
+        """Return the newest checkpoint, or None before the first. A damaged one raises a `UserError`."""
         files = self._checkpoints()
         if not files:
             return None
-        return read_whole(files[-1], ("ledger", "classes"), "delete it to go on from the one before")
+        return read_whole(files[-1], ("ledger", "classes"), "delete it to continue from the one before")
 
     def _checkpoints(self) -> list[Path]:
         files = (self.path / "checkpoints").glob("[0-9]*.safetensors")
         return sorted((file for file in files if version_of(file) >= 0), key=version_of)
 
     def drop_lost_states(self, newest: int) -> None:
-        """Remove client states of rounds after `newest`: no checkpoint saw them."""
+        """Remove client states of rounds after `newest`, which no checkpoint refers to."""
         for file in self.clients.glob("*/[0-9]*.safetensors"):
             if version_of(file) > newest:
                 file.unlink(missing_ok=True)
 
     def prune_states(self, client: str, oldest: int) -> None:
-        """Remove a client's states older than `oldest`, the one that the checkpoint before last refers to."""
+        """Remove a client's states older than `oldest`, to which the checkpoint before last refers."""
         for file in (self.clients / client).glob("[0-9]*.safetensors"):
             if 0 <= version_of(file) < oldest:
                 file.unlink(missing_ok=True)
 
     def finish(self, model: Payload, result: dict[str, Any]) -> None:
-        """Write the final model and figures; `result.json` last, since it marks the run as done."""
+        """Write the final model, then `result.json`, which marks the run as finished."""
         model.write(self.model)
         self.write_result(result)
 
@@ -192,7 +193,7 @@ class RunFolder:
         write_atomically(self.path / "result.json", (json.dumps(without_nan(result), indent=2) + "\n").encode())
 
     def result(self) -> dict[str, Any] | None:
-        """The final figures, or None while the run is unfinished."""
+        """Return the final figures, or None while the run is unfinished."""
         path = self.path / "result.json"
         if not path.exists():
             return None
@@ -201,21 +202,21 @@ class RunFolder:
         except ValueError:
             result = None
         if not isinstance(result, dict):
-            raise UserError(f"{str(path)!r} is damaged: delete it, then `fedwild resume {self.path}`.")
+            raise UserError(f"{str(path)!r} is damaged: delete it, then run `fedwild resume {self.path}`.")
         return result
 
     def server(self) -> Payload:
-        """The final server, or that of the last checkpoint if the run is unfinished."""
+        """Return the final server, or that of the last checkpoint if the run is unfinished."""
         if self.model.exists():
-            return read_whole(self.model, ("classes",), "delete it and result.json, then `fedwild resume` the run")
+            return read_whole(self.model, ("classes",), f"delete it and result.json, then run `fedwild resume {self.path}`")
         checkpoint = self.last_checkpoint()
         if checkpoint is None:
-            raise UserError(f"run {str(self.path)!r} has no model yet: `fedwild resume` it first.")
+            raise UserError(f"run {str(self.path)!r} has no model yet: run `fedwild resume {self.path}` first.")
         return checkpoint
 
 
 def read_whole(path: Path, holds: tuple[str, ...], advice: str) -> Payload:
-    """Read one of our own files; a `UserError` with advice if it is damaged or lacks what it should hold."""
+    """Return the payload of a run's file; raise a `UserError` with advice if the file is damaged or incomplete."""
     try:
         payload = Payload.read(path)
         missing = [key for key in holds if key not in payload.info]
@@ -227,14 +228,14 @@ def read_whole(path: Path, holds: tuple[str, ...], advice: str) -> Payload:
 
 
 def version_of(file: Path) -> int:
-    """The number a file is named by; -1 for a file that is not ours."""
+    """Return the number that is a file's name; -1 for other names."""
     return int(file.stem) if file.stem.isdecimal() else -1
 
 
 def versions() -> dict[str, str]:
-    """What the run was made with."""
+    """Return the versions of the software that made the run."""
     return {
-        "fedwild": fedwild.__version__,
+        "fedwild": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,
@@ -243,7 +244,7 @@ def versions() -> dict[str, str]:
 
 
 def _move(building: Path, path: Path | None, parent: Path, stem: str) -> Path:
-    """Give the finished folder its name; renaming onto a folder with files in it fails, so no run is overwritten."""
+    """Give the complete folder its name. Renaming onto a folder with files fails, so no run is overwritten."""
     if path is not None:
         os.replace(building, path)
         return path

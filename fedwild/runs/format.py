@@ -1,27 +1,23 @@
-"""Which run folders this fedwild can read."""
+"""Which run folders this version of fedwild reads."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import fedwild
 from fedwild.core.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
 
 
 def check_format(path: Path, facts: dict[str, Any]) -> None:
-    """Refuse a folder that another version of fedwild wrote in another way; `facts` are its run.json."""
-    written, made_with = facts.get("format"), facts.get("versions")
+    """Reject a run folder of another format; `facts` are the contents of its run.json."""
+    written, versions = facts.get("format"), facts.get("versions")
     if written == FORMAT:
         return
-    if isinstance(written, int) and written > FORMAT:
-        version = made_with.get("fedwild", "?") if isinstance(made_with, dict) else "?"
-        raise UserError(
-            f"run folder {str(path)!r} was written by a newer fedwild ({version}): it has format {written}, "
-            f"and this one ({fedwild.__version__}) reads {FORMAT}. Upgrade with `pip install --upgrade fedwild`."
-        )
+    maker = f"fedwild {versions.get('fedwild', '?')}" if isinstance(versions, dict) else "another version of fedwild"
+    newer = isinstance(written, int) and written > FORMAT
+    advice = "Upgrade with `pip install --upgrade fedwild`" if newer else "Use that version to open it"
     raise UserError(
-        f"run folder {str(path)!r} has format {written!r}, this fedwild reads {FORMAT}: use the version that wrote it."
+        f"run {str(path)!r} was made by {maker} (format {written}); this version reads format {FORMAT}. {advice}."
     )

@@ -12,11 +12,12 @@ from fedwild.core.toml import read_toml
 from fedwild.data import SITES, load
 from fedwild.engines.choice import Connect
 from fedwild.engines.executor import Executor
-from fedwild.lifecycle.rounds import Federation, Listener
+from fedwild.lifecycle.rounds import Federation
 from fedwild.lifecycle.run import Run
 from fedwild.lifecycle.start import begin
 from fedwild.runs.at_sites import SiteFacts, check_site_settings, prepare_sites
 from fedwild.runs.config import Config, resolve
+from fedwild.runs.events import Listener
 from fedwild.sites.engine import FlowerEngine
 from fedwild.sites.roster import Roster
 from fedwild.sites.superlink import open_transport

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from fedwild.contract import EVERYONE
 from fedwild.core.errors import BadReply, UserError
 from fedwild.data import check_names
-from fedwild.lifecycle.rounds import Listener
 from fedwild.runs.at_sites import SiteFacts
 from fedwild.runs.config import Config
+from fedwild.runs.events import Listener
 from fedwild.sites.envelope import Envelope
 from fedwild.sites.redaction import redact
 from fedwild.sites.site_server import sent_config, version_fields

@@ -110,7 +110,7 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise UserError(
-                f"--folder {str(folder)!r} is in use by another process: check whether this site already runs."
+                f"--folder {str(folder)!r} is in use by another process: check whether this site is already running."
             ) from error
         yield
 

@@ -21,7 +21,7 @@ from fedwild.contract import Step, Task
 from fedwild.contract.engine import Job
 from fedwild.core.errors import BadReply, UserError
 from fedwild.core.payload import Payload, write_atomically
-from fedwild.core.settings import validated
+from fedwild.core.settings import validate
 from fedwild.core.version import __version__
 from fedwild.data import ClassRoles, Dataset, DataSettings, load, site_split
 from fedwild.data.sources.newcomer import rename_classes
@@ -217,7 +217,7 @@ def check_version(head: Mapping[str, Any]) -> None:
 def own_settings(data: Mapping[str, Any], path: str) -> DataSettings:
     """Return the coordinator's data settings, with this site's data in place of its own."""
     settings = {**data, "name": path, "coordinator": None, "newcomers": {}}
-    return validated(DataSettings, settings, "data")
+    return validate(DataSettings, settings, "data")
 
 
 def with_remaining_unknown(roles: ClassRoles, classes: tuple[str, ...], data: DataSettings) -> ClassRoles:

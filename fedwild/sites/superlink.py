@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedwild.core.errors import UserError
 from fedwild.core.temporary import temporary_folder
-from fedwild.lifecycle.rounds import Listener
+from fedwild.runs.events import Listener
 from fedwild.runs.settings import EngineSettings
 from fedwild.sites.app import write_app
 from fedwild.sites.keys import check_certificates, registered_keys

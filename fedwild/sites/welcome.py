@@ -8,12 +8,12 @@ from pathlib import Path
 from fedwild.contract import Welcomes
 from fedwild.core.errors import UserError
 from fedwild.data import ClassRoles, Split, check_names
-from fedwild.lifecycle.rounds import Listener
 from fedwild.lifecycle.run import Run
 from fedwild.lifecycle.start import begin
 from fedwild.lifecycle.welcome import history_of, log_of, replaced_parts, without_clients
 from fedwild.runs.at_sites import SiteFacts, check_site_settings, client_of
 from fedwild.runs.config import Config
+from fedwild.runs.events import Listener
 from fedwild.runs.experiment import Experiment, assembled
 from fedwild.sites.coordinator import engine_over, identities_of, new_history, wait_for_members
 from fedwild.sites.roster import Roster

@@ -13,18 +13,17 @@ from fedwild.core.rng import Rng
 from fedwild.core.settings import Settings
 from fedwild.data.samples import Samples
 from fedwild.models import Network
+from fedwild.models.inference import INFERENCE_BATCH
 from fedwild.training.corrections import ClientCorrection
 from fedwild.training.loop import LocalTraining, Trained, train
 from fedwild.training.objectives import Objective
-
-TEACHING_BATCH = 256
 
 
 def distil(teacher: Predictor, student: Network, samples: Samples, settings: LocalTraining, rng: Rng) -> Trained:
     """Train `student` in place towards the teacher's probabilities; it has an output for each class they are over."""
     numbered = Samples(samples.x, torch.arange(len(samples)), samples.index, samples.mean, samples.std)
     device = next(student.parameters()).device
-    batches = (x.to(device) for x, _ in numbered.batches(TEACHING_BATCH))
+    batches = (x.to(device) for x, _ in numbered.batches(INFERENCE_BATCH))
     targets = torch.cat([teacher.predict(x).logits.softmax(dim=1) for x in batches])
     return train(student, numbered, settings, Imitation(targets), ClientCorrection(), rng)
 

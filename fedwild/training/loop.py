@@ -12,6 +12,7 @@ from fedwild.core.rng import Rng
 from fedwild.core.settings import Settings
 from fedwild.data.samples import Samples
 from fedwild.models import Network, has_batch_norm
+from fedwild.models.inference import INFERENCE_BATCH
 from fedwild.training.corrections.base import ClientCorrection
 from fedwild.training.objectives import Objective
 from fedwild.training.optimisers import SGD, Adam, Optimiser
@@ -71,7 +72,6 @@ class Descent:
 
 
 PLAIN = Descent()
-MEASURED_AT_ONCE = 256
 SMALLEST_SHARE = 8
 """With batch-norm, a last batch of less than an eighth of the usual size is left out."""
 
@@ -130,6 +130,6 @@ def mean_loss(model: Network, samples: Samples, objective: Objective, rng: Rng) 
     objective = objective.on(samples, model)
     draws = rng.torch("mean-loss")
     total = 0.0
-    for x, y in samples.batches(MEASURED_AT_ONCE):
+    for x, y in samples.batches(INFERENCE_BATCH):
         total += float(objective.loss(model, x.to(device), y.to(device), draws)) * len(y)
     return total / len(samples) if len(samples) else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from fedwild.aggregation.means import running_mean, weighted_mean
-from fedwild.core.payload import Payload
 from fedwild.contract import Replies
+from fedwild.core.payload import Payload
 
 
 def replies(*clients: tuple[int, dict[str, torch.Tensor]]) -> Replies:

@@ -144,7 +144,7 @@ def test_a_server_comes_back_from_its_payload() -> None:
 
 
 def test_what_the_display_shows_of_a_reply_is_logged_however_much_else_a_client_says() -> None:
-    from fedwild.lifecycle.rounds import loggable
+    from fedwild.lifecycle.exchange import loggable
 
     info = {f"key-{i}": i for i in range(150)} | {"samples": 7, "loss": 0.5}
     logged = loggable(info)

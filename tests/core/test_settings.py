@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field, ValidationError, model_validator
 
 from fedwild.core.errors import UserError, unknown_name
-from fedwild.core.settings import Settings, unknown_key, validate
+from fedwild.core.settings import Settings, unknown_key, validate, with_defaults
 
 
 class Oven(Settings):
@@ -131,3 +131,12 @@ def test_an_unknown_name_is_reported_with_a_suggestion_and_all_names() -> None:
     sentence = str(unknown_name("method", "fedavgg", ["local-only", "fedavg"]))
     assert sentence == "method 'fedavgg' is not known. Did you mean 'fedavg'? Available: fedavg, local-only."
     assert "Did you mean" not in str(unknown_name("method", "qqq", ["fedavg"]))
+
+
+def test_other_defaults_keep_limits_and_descriptions() -> None:
+    quick = with_defaults(Oven, {"heat": 220.0, "minutes": 1})
+    assert (quick().heat, quick().minutes, quick().mode) == (220.0, 1, "fan")  # type: ignore[call-arg]
+    assert quick.describe()[0]["description"] == "degrees"
+    with pytest.raises(UserError, match=r"oven\.heat = 400 is not allowed: it must be less than or equal to 300"):
+        validate(quick, {"heat": 400}, "oven")
+    assert Oven(minutes=1).heat == 180.0

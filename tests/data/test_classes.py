@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fedwild.core.errors import UserError
@@ -9,9 +11,9 @@ from fedwild.data.classes import choose_classes
 TEN = tuple(str(digit) for digit in range(10))
 
 
-def choose(name: str = "mnist", **settings: object) -> tuple[str, str, str]:
+def choose(name: str = "mnist", **settings: Any) -> tuple[str, str, str]:
     """Return known, novel and unknown classes as strings of digits."""
-    roles = choose_classes(TEN, name, DataSettings(**settings))  # type: ignore[arg-type]
+    roles = choose_classes(TEN, name, DataSettings(**settings))
     return tuple("".join(names) for names in roles)  # type: ignore[return-value]
 
 
@@ -33,7 +35,7 @@ def choose(name: str = "mnist", **settings: object) -> tuple[str, str, str]:
         ({"known": 3, "novel": ["0"], "unknown": ["1"]}, ("234", "0", "1")),
     ],
 )
-def test_roles(settings: dict[str, object], expected: tuple[str, str, str]) -> None:
+def test_roles(settings: dict[str, Any], expected: tuple[str, str, str]) -> None:
     name = str(settings.pop("name", "mnist"))
     assert choose(name, **settings) == expected
 
@@ -58,6 +60,6 @@ def test_class_seed_chooses_at_random_and_reproducibly() -> None:
         ({"novel": 6, "unknown": 4}, "leave no class to be known"),
     ],
 )
-def test_impossible_roles_are_rejected(settings: dict[str, object], message: str) -> None:
+def test_impossible_roles_are_rejected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         choose(**settings)

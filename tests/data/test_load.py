@@ -18,7 +18,7 @@ def put(folder: Path, name: str, shape: tuple[int, ...], train: int = 40, test: 
     """Write an artificial prepared data set with ten classes."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(len(name))
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for part, count in (("train", train), ("test", test)):
         arrays[f"x_{part}"] = rng.integers(0, 256, (count, *shape)).astype(np.uint8)
         arrays[f"y_{part}"] = (np.arange(count) % 10).astype(np.uint8)
@@ -35,6 +35,7 @@ def test_digits_are_those_of_scikit_learn() -> None:
     from sklearn.datasets import load_digits as theirs
 
     ours, expected = load_digits(), theirs()
+    assert ours.test is not None
     images = np.concatenate([ours.train.x, ours.test.x])[:, 0]
     order = np.argsort([image.tobytes() for image in images], kind="stable")
     scaled = np.round(expected.images * (255 / 16)).astype(np.uint8)
@@ -142,7 +143,7 @@ def test_vector_counts_keep_their_domains(folder: Path) -> None:
     )
     dataset = load(DataSettings(name="amazon-reviews"))
     assert dataset.domains == ("books", "dvd", "electronics", "kitchen")
-    assert (dataset.input_shape, dataset.divisor) == ((30,), 1.0)
+    assert dataset.input_shape == (30,)
 
 
 def test_subsampling_is_per_domain_seeded_and_keeps_the_order(folder: Path) -> None:

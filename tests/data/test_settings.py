@@ -46,7 +46,7 @@ def test_invalid_settings_are_rejected(settings: dict[str, Any]) -> None:
 
 
 def test_numbers_in_lists_are_class_names() -> None:
-    assert DataSettings(known=[1, "2"], known_by_client={"client-00": [1]}).known == ["1", "2"]  # type: ignore[list-item]
+    assert DataSettings(known=[1, "2"], known_by_client={"client-00": [1]}).known == ["1", "2"]
 
 
 def test_partition_settings_keep_only_what_was_given() -> None:

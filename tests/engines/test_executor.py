@@ -80,8 +80,8 @@ def test_two_real_sites_with_tls_and_keys_give_the_bits_of_one_process(
     """
     pytest.importorskip("flwr", reason="needs fedwild[flower]")
     from fedwild.sites.keys import make_keys
-    from fedwild.sites.superlink import register, write_connection
     from fedwild.sites.processes import environment, free_port
+    from fedwild.sites.superlink import register, write_connection
     from tests.sites.real import fedwild, flower, running_programs
 
     folder, expected = local

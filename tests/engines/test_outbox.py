@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from fedwild.engines.outbox import Outbox
 from fedwild.core.payload import Payload
+from fedwild.engines.outbox import Outbox
 
 
 def read(path: str) -> float:

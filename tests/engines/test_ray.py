@@ -20,20 +20,20 @@ import psutil
 import pytest
 import torch
 
+from fedwild.contract import Server, Step
+from fedwild.contract.engine import Answer, Job
 from fedwild.core.classes import ClassRegistry
-from fedwild.runs.settings import EngineSettings
+from fedwild.core.errors import UserError
+from fedwild.core.rng import Rng
 from fedwild.data import Dataset, Split
 from fedwild.engines import ray_cluster
-from fedwild.contract.engine import Answer, Job
 from fedwild.engines.choice import engine_of
 from fedwild.engines.executor import Executor, state_file
-from fedwild.core.errors import UserError
-from fedwild.runs.experiment import Experiment
 from fedwild.lifecycle.rounds import Federation
-from fedwild.contract import Server, Step
-from fedwild.core.rng import Rng
 from fedwild.runs.events import read_events
+from fedwild.runs.experiment import Experiment
 from fedwild.runs.folder import RunFolder
+from fedwild.runs.settings import EngineSettings
 from tests.conftest import TINY, Refused
 from tests.methods.by_hand import WITH_NORMS
 from tests.processes import living
@@ -281,7 +281,9 @@ def test_a_job_that_two_actors_die_of_is_the_clients_failure(desk: SiteServer) -
     assert answers[jobs[1]].error is None
 
 
-def test_a_worker_that_cannot_start_is_one_sentence(private: str, desk: SiteServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_start_is_one_sentence(
+    private: str, desk: SiteServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Homeless:
         """As where fedwild or a module of the user's is not to be found."""
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedwild.core.classes import ClassRegistry
-from fedwild.data import ClientSplit, Split
+from fedwild.contract import Outcome, Prediction, Server, Step
 from fedwild.contract.engine import Job
+from fedwild.core.classes import ClassRegistry
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.data import ClientSplit, Split
 from fedwild.engines.executor import Executor, predict
 from fedwild.evaluation.examiner import Examiner
 from fedwild.openset.metrics import UNKNOWN, open_set_report
-from fedwild.core.payload import Payload
-from fedwild.contract import Outcome, Prediction, Server, Step
-from fedwild.core.rng import Rng
 from tests.methods import by_hand
 from tests.tiny import even_shares, joined_by, run_tiny, split_by, tiny_dataset, tiny_experiment
 

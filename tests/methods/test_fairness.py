@@ -1,4 +1,4 @@
-"""The loss of the received model, as clients of AFL and q-FFL tell it."""
+"""The loss of the received model, which clients of AFL and q-FFL report."""
 
 from __future__ import annotations
 
@@ -9,25 +9,21 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedwild import training
-from fedwild.data import Samples
-from fedwild.contract.engine import Job
-from fedwild.engines.executor import Executor
-from fedwild.methods.fairness import RECEIVED
-from fedwild.training.objectives import OBJECTIVES, Objective
-from fedwild.core.payload import Payload
-from fedwild.contract import Step
-from fedwild.core.rng import Rng
 from fedwild.contract.task import weights_of
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.data import Samples
+from fedwild.methods.fairness import RECEIVED
+from fedwild.training import loop
 from fedwild.training.loop import mean_loss
-from tests.methods.by_hand import NORMED, WITH_NORMS
+from fedwild.training.objectives import OBJECTIVES, Objective
+from tests.methods.by_hand import NORMED, WITH_NORMS, client_of, phase_of
 from tests.models.cases import stir_norms
 from tests.tiny import even_shares, split_by, tiny_dataset, tiny_experiment
 
 
 def objective(name: str = "ce") -> Objective:
-    cls = OBJECTIVES.get(name)
-    return cls(cls.Params())
+    return OBJECTIVES.make(name)
 
 
 def samples(count: int) -> Samples:
@@ -35,13 +31,13 @@ def samples(count: int) -> Samples:
     return Samples(x, torch.arange(count) % 3, torch.arange(count))
 
 
-def test_it_is_the_mean_over_samples_however_they_are_dealt_to_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_the_mean_over_samples_for_any_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     model = NORMED.build(3, Rng(0))
     stir_norms(model)
     before = weights_of(model)
-    monkeypatch.setattr(training, "MEASURED_AT_ONCE", 4)
+    monkeypatch.setattr(loop, "INFERENCE_BATCH", 4)
     found = mean_loss(model.train(), samples(10), objective(), Rng(0))
-    # Nothing is learnt from being measured, not by batch-norm either.
+    # Measuring changes nothing, not even the statistics of batch-norm.
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights_of(model).items())
     assert all(parameter.grad is None for parameter in model.parameters())
     x, y = samples(10).all()
@@ -50,8 +46,8 @@ def test_it_is_the_mean_over_samples_however_they_are_dealt_to_batches(monkeypat
     assert found == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_the_objective_counts() -> None:
-    """Label shares are those of the client, and drawn terms do not depend on what was drawn before."""
+def test_it_is_the_loss_of_the_objective() -> None:
+    """Label shares are those of the client, and random terms do not depend on earlier draws."""
     model, skewed = NORMED.build(3, Rng(0)), samples(10).take([0, 3, 6, 9, 1])
     plain, balanced = (mean_loss(model, skewed, objective(name), Rng(0)) for name in ("ce", "balanced"))
     assert plain != balanced
@@ -60,12 +56,12 @@ def test_the_objective_counts() -> None:
     assert first == second
 
 
-def test_there_is_none_without_samples() -> None:
+def test_it_is_none_without_samples() -> None:
     assert mean_loss(NORMED.build(3, Rng(0)), samples(3).take([]), objective(), Rng(0)) is None
 
 
 @pytest.mark.parametrize("method", ["afl", "qffl"])
-def test_clients_tell_the_loss_of_what_they_received_and_train_as_ever(method: str, tmp_path: Path) -> None:
+def test_clients_report_the_loss_of_the_received_model_and_train_like_fedavg(method: str, tmp_path: Path) -> None:
     data: Any = tiny_dataset(classes=2)
     split = split_by(data, 2, even_shares(data, 2, 1))
     settings = {**WITH_NORMS, "method": {"momentum": 0.5}}
@@ -73,9 +69,8 @@ def test_clients_tell_the_loss_of_what_they_received_and_train_as_ever(method: s
     received = weights_of(NORMED.build(2, Rng(4)))
     for name in (method, "fedavg"):
         experiment = tiny_experiment(name, data, split, settings)
-        executor = Executor(data, split, experiment.config.data, experiment.method, experiment.task, 0, tmp_path, tmp_path)
-        client = executor.client(Job("local", Step("train", 0, 0), "", "client-00", split.known))
-        replies[name] = experiment.method.local(Payload.of(model=received), client, Rng(0))
+        client = client_of(experiment, tmp_path)
+        replies[name] = phase_of(experiment.method).local(Payload.of(model=received), client, Rng(0))
     x, y = client.train.all()
     with torch.no_grad():
         expected = F.cross_entropy(NORMED.network(received, 2).eval()(x), y)

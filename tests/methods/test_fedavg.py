@@ -8,18 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from fedwild.training.corrections import ClientCorrection
-from fedwild.contract.engine import Job
-from fedwild.engines.executor import Executor
-from fedwild.core.errors import UserError
-from fedwild.openset import SCORES
-from fedwild.openset.scores import Signals
-from fedwild.core.payload import Payload
-from fedwild.openset.predictors import ScoredModel, Vote
-from fedwild.contract import Step
-from fedwild.core.rng import Rng
 from fedwild.contract.task import weights_of
+from fedwild.core.errors import UserError
+from fedwild.core.rng import Rng
+from fedwild.openset import SCORES
+from fedwild.openset.predictors import ScoredModel, Vote
+from fedwild.openset.scores import Signals
+from fedwild.training.corrections import ClientCorrection
 from fedwild.training.loop import train
+from tests.methods.by_hand import client_of, final
 from tests.tiny import even_shares, run_tiny, split_by, tiny_dataset, tiny_experiment
 
 
@@ -28,30 +25,24 @@ def data() -> Any:
     return tiny_dataset(classes=2)
 
 
-def final(folder: Path) -> Payload:
-    return Payload.read(folder / "model.safetensors")
-
-
-def test_one_round_is_the_sample_weighted_mean_of_the_clients_own_training(data: Any, tmp_path: Path) -> None:
+def test_one_round_is_the_sample_weighted_mean_of_local_training(data: Any, tmp_path: Path) -> None:
     shares = even_shares(data, 2, 1)[0]
     split = split_by(data, 2, [shares[:8], shares[8:]])
     run_tiny(tmp_path / "run", "fedavg", data, split, {"method": {"rounds": 1}})
 
     experiment = tiny_experiment("fedavg", data, split, {"method": {"rounds": 1}})
-    executor = Executor(data, split, experiment.config.data, experiment.method, experiment.task, 0, tmp_path, tmp_path)
+    method: Any = experiment.method
     start = weights_of(experiment.task.build(2, Rng(0).child("start")))
     total: dict[str, torch.Tensor] = {}
     counts = []
     for name in ("client-00", "client-01"):
-        client = executor.client(Job("local", Step("train", 0, 0), "", name, split.known))
+        client = client_of(experiment, tmp_path, name)
         model = experiment.task.network(start, 2)
-        method: Any = experiment.method
-        train(
-            model, client.train, method.params, method.objective, ClientCorrection(), Rng(0).child("train", 0, "client", name)
-        )
+        rng = Rng(0).child("train", 0, "client", name)
+        train(model, client.train, method.params, method.objective, ClientCorrection(), rng)
         counts.append(len(client.train))
         for key, tensor in weights_of(model).items():
-            total[key] = total.get(key, 0) + counts[-1] * tensor.double()
+            total[key] = total.get(key, torch.zeros(())) + counts[-1] * tensor.double()
     assert counts[0] != counts[1]
     for key, tensor in final(tmp_path / "run").group("model").items():
         assert torch.equal(tensor, (total[key] / sum(counts)).float())
@@ -92,7 +83,7 @@ def test_a_vote_is_the_mean_of_probabilities_and_of_unknown_scores(data: Any) ->
     assert torch.allclose(answer.unknown, torch.stack([one.unknown for one in single]).mean(0))
 
 
-def test_clients_without_samples_have_no_vote(data: Any, tmp_path: Path) -> None:
+def test_clients_without_samples_do_not_vote(data: Any, tmp_path: Path) -> None:
     rows = even_shares(data, 2, 1)[0]
     for name, shares in (("with", [rows, []]), ("without", [rows])):
         run_tiny(tmp_path / name, "close-set-voting", data, split_by(data, 2, shares))
@@ -118,14 +109,14 @@ def test_proser_under_fedavg_is_scored_by_its_unknown_output(score: str, data: A
     x = torch.rand(5, *data.input_shape)
     answer = ScoredModel(model, 2, SCORES.make(score)).predict(x)
     with torch.no_grad():
-        assert torch.allclose(answer.unknown, SCORES.make(score)(model(x)))
+        assert torch.allclose(answer.unknown, SCORES.make(score).score(Signals(model(x), 2), {}))
         assert torch.equal(answer.logits, model(x)[:, :2])
 
 
 @pytest.mark.parametrize(
     ("method", "objective"), [("fedavg", "ce"), ("close-set-voting", "ce"), ("distilled-fedov", "outlier-aware")]
 )
-def test_a_score_of_the_unknown_output_is_refused_where_there_is_none(method: str, objective: str, data: Any) -> None:
+def test_a_score_of_the_unknown_output_needs_such_an_output(method: str, objective: str, data: Any) -> None:
     split = split_by(data, 2, even_shares(data, 2, 2))
     with pytest.raises(UserError, match=r"score.name = 'unknown' is not allowed here"):
         tiny_experiment(method, data, split, {"objective": {"name": objective}, "score": {"name": "unknown"}})

@@ -1,4 +1,4 @@
-"""FedBN: which tensors are whose, against FedPD's way to the same, and clients without norms of their own."""
+"""FedBN: which tensors clients keep, equality with a setting of FedPD, and clients without norms yet."""
 
 from __future__ import annotations
 
@@ -9,16 +9,25 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedwild.contract.engine import Job
-from fedwild.engines.executor import Executor
-from fedwild.methods.fedbn import NORMS, of_norms
-from fedwild.models.norms import norm_keys
-from fedwild.core.payload import Payload
-from fedwild.contract import Server, Step
-from fedwild.core.rng import Rng
-from fedwild.runs.events import read_events
+from fedwild.contract import Server
 from fedwild.contract.task import weights_of
-from tests.methods.by_hand import NORMED, PLAIN, WITH_NORMS, final, method_of, replies_of, server_of, states
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.methods.fedbn import NORMS, select_norms
+from fedwild.models.norms import norm_keys
+from fedwild.runs.events import read_events
+from tests.methods.by_hand import (
+    NORMED,
+    PLAIN,
+    WITH_NORMS,
+    client_of,
+    final,
+    method_of,
+    phase_of,
+    replies_of,
+    server_of,
+    states,
+)
 from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset, tiny_experiment
 
 
@@ -54,19 +63,19 @@ def test_it_is_fedpd_without_subnetworks_and_alignment_bit_for_bit(data: Any, sp
 
 
 @pytest.mark.parametrize(("weights", "expected"), [("equal", 3.0), ("samples", 2.0)])
-def test_the_mean_by_hand(weights: str, expected: float) -> None:
+def test_the_mean_computed_by_hand(weights: str, expected: float) -> None:
     server = server_of(model={"w": torch.zeros(1)})
     replies = replies_of(
         a=Payload.of({"samples": 3}, model={"w": torch.tensor([1.0])}),
         b=Payload.of({"samples": 1}, model={"w": torch.tensor([5.0])}),
         c=Payload.of({"samples": 0}, model={"w": torch.tensor([99.0])}),
     )
-    method_of("fedbn", {"weights": weights}).merge(server, replies)
+    phase_of("fedbn", {"weights": weights}).merge(server, replies)
     assert server.state.group("model")["w"].tolist() == [expected]
 
 
 class Mixed(nn.Module):
-    """Norms of several kinds, the names of which tell nothing."""
+    """Norms of several kinds under names that do not reveal them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,24 +85,22 @@ class Mixed(nn.Module):
         self.three = nn.LayerNorm(3)
 
 
-def test_what_is_batch_norm_goes_by_type_not_by_name() -> None:
+def test_batch_norm_is_recognised_by_type_not_by_name() -> None:
     model: Any = Mixed()
     statistics = ("running_mean", "running_var", "num_batches_tracked")
     expected = {f"one.{name}" for name in ("weight", "bias", *statistics)} | {"two.weight", "two.bias"}
-    assert set(of_norms(model, weights_of(model))) == expected
+    assert set(select_norms(model, weights_of(model))) == expected
 
 
 def local(data: Any, split: Any, folder: Path, payload: Payload, state: Payload, name: str) -> tuple[Payload, Payload]:
-    """One client's reply to a payload, and what it keeps."""
+    """Return a client's reply to a payload, and its durable state after it."""
     experiment = tiny_experiment("fedbn", data, split, WITH_NORMS)
-    executor = Executor(data, split, experiment.config.data, experiment.method, experiment.task, 0, folder, folder)
-    client = executor.client(Job("local", Step("train", 0, 0), "", name, split.known))
-    client.state = state
-    reply = experiment.method.local(payload, client, Rng(0))
+    client = client_of(experiment, folder, name, state=state)
+    reply = phase_of(experiment.method).local(payload, client, Rng(0))
     return reply, client.state
 
 
-def test_a_client_trains_on_from_its_own_norms(data: Any, split: Any, tmp_path: Path) -> None:
+def test_a_client_continues_with_its_own_norms(data: Any, split: Any, tmp_path: Path) -> None:
     received = weights_of(NORMED.build(2, Rng(0)))
     norms = {name: received[name] for name in norm_keys(received)}
     changed = {name: tensor + 0.5 if tensor.is_floating_point() else tensor for name, tensor in norms.items()}
@@ -108,7 +115,7 @@ def test_a_client_trains_on_from_its_own_norms(data: Any, split: Any, tmp_path: 
     assert all(torch.equal(tensor, reply.group("model")[name]) for name, tensor in kept.group(NORMS).items())
 
 
-def test_a_client_that_took_no_step_has_no_norms_of_its_own(data: Any, tmp_path: Path) -> None:
+def test_a_client_without_a_training_step_keeps_no_norms(data: Any, tmp_path: Path) -> None:
     rows = even_shares(data, 2, 1)[0]
     split = split_by(data, 2, [rows, rows[:1], []])
     run_tiny(tmp_path / "run", "fedbn", data, split, WITH_NORMS)
@@ -118,20 +125,13 @@ def test_a_client_that_took_no_step_has_no_norms_of_its_own(data: Any, tmp_path:
 def predictions(folder: Path, data: Any, split: Any, name: str, state: Payload) -> Tensor:
     experiment = tiny_experiment("fedbn", data, split, WITH_NORMS)
     server = Server.from_payload(final(folder), experiment.task, Rng(0))
-    executor = Executor(data, split, experiment.config.data, experiment.method, experiment.task, 0, folder, folder)
-    client = executor.client(Job("test", server.step, "", name, split.known))
-    client.state = state
-    assert experiment.method.is_personal(server)
-    return (
-        experiment.method.predictor(server, client)
-        .predict(torch.rand(4, 1, 8, 8, generator=torch.manual_seed(0)))
-        .logits
-    )
+    client = client_of(experiment, folder, name, server.step.index, state)
+    answering = experiment.method.answers(server)
+    assert answering.personal
+    return answering.predictor(client).predict(torch.rand(4, 1, 8, 8, generator=torch.manual_seed(0))).logits
 
 
-def test_everyone_answers_with_its_own_norms_and_a_newcomer_with_the_mean_of_all(
-    data: Any, split: Any, tmp_path: Path
-) -> None:
+def test_clients_answer_with_their_own_norms_and_newcomers_with_the_mean(data: Any, split: Any, tmp_path: Path) -> None:
     late = {**WITH_NORMS, "method": {"rounds": 3}, "federation": {"arrivals": {"client-02": 2}}}
     run_tiny(tmp_path / "run", "fedbn", data, split, late)
     own = states(tmp_path / "run")
@@ -151,7 +151,7 @@ def test_everyone_answers_with_its_own_norms_and_a_newcomer_with_the_mean_of_all
     torch.testing.assert_close(fallback, expected)
 
 
-def test_without_batch_norm_it_is_fedavg_with_one_model_and_says_so(data: Any, split: Any, tmp_path: Path) -> None:
+def test_without_batch_norm_it_is_fedavg_and_the_log_says_so(data: Any, split: Any, tmp_path: Path) -> None:
     result = run_tiny(tmp_path / "fedbn", "fedbn", data, split, {"method": {"weights": "samples"}})
     run_tiny(tmp_path / "fedavg", "fedavg", data, split)
     fedbn, fedavg = final(tmp_path / "fedbn"), final(tmp_path / "fedavg")
@@ -159,13 +159,14 @@ def test_without_batch_norm_it_is_fedavg_with_one_model_and_says_so(data: Any, s
     assert list(result["thresholds"]) == ["*"]
     notes = [e["text"] for e in read_events(tmp_path / "fedbn" / "events.jsonl") if e["event"] == "note"]
     assert len([text for text in notes if "no batch-norm" in text]) == 1
-    assert not method_of("fedbn").is_personal(started(PLAIN))
-    assert method_of("fedbn").is_personal(started(NORMED))
+    method = method_of("fedbn")
+    assert not method.answers(started(method, PLAIN)).personal
+    assert method.answers(started(method, NORMED)).personal
     run_tiny(tmp_path / "equal", "fedbn", data, split)
     assert model_bytes(tmp_path / "equal") != model_bytes(tmp_path / "fedbn")
 
 
-def started(task: Any) -> Server:
+def started(method: Any, task: Any) -> Server:
     server = server_of(task=task)
-    method_of("fedbn").start(server)
+    method.start(server)
     return server

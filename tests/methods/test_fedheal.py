@@ -1,4 +1,4 @@
-"""FedHEAL: consistency, weights and the mean against the printed formulas, and who keeps what."""
+"""FedHEAL: consistency, weights and the mean against the printed formulas, and the state that clients keep."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedwild.core.errors import BadReply
-from fedwild.methods.fedheal import KEPT, RISES, consistent_mean, weights_in
-from fedwild.core.payload import Payload
 from fedwild.contract import Reply
-from fedwild.core.rng import Rng
-from fedwild.core.bits import pack_bits
 from fedwild.contract.task import weights_of
-from tests.methods.by_hand import NORMED, PLAIN, WITH_NORMS, final, method_of, replies_of, server_of, states
+from fedwild.core.bits import pack_bits
+from fedwild.core.errors import BadReply
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.methods.fedheal import KEPT, RISES, consistent_mean, weights_in
+from tests.methods.by_hand import NORMED, PLAIN, WITH_NORMS, final, phase_of, replies_of, server_of, states
 from tests.tiny import even_shares, run_tiny, split_by, tiny_dataset
 
 
@@ -38,13 +38,13 @@ def reply(model: dict[str, Tensor], kept: dict[str, Tensor] | None = None, sampl
 def test_consistency_is_the_printed_recursion(tau: float) -> None:
     """l <- (l (t - 1) + [delta >= 0]) / t, and c from the l before."""
     random = np.random.default_rng(0)
-    method, state = method_of("fedheal", {"tau": tau}), Payload()
+    phase, state = phase_of("fedheal", {"tau": tau}), Payload()
     l = np.zeros((5, 7))  # noqa: E741  (the paper's letter)
     dropped = 0
     for t in range(1, 9):
         delta = random.normal(0.3, 1.0, (5, 7))
         delta[0, 0] = 0.0
-        kept = method.consistent({"w": torch.from_numpy(delta)}, state)["w"].numpy()
+        kept = phase.select_consistent({"w": torch.from_numpy(delta)}, state)["w"].numpy()
         state = Payload.decode(state.encode())
         c = np.where(delta >= 0, l, 1 - l)
         assert (kept == ((c > tau) | (t == 1))).all()
@@ -54,25 +54,25 @@ def test_consistency_is_the_printed_recursion(tau: float) -> None:
     np.testing.assert_allclose(state.group(RISES)["w"].numpy() / 8, l)
 
 
-def test_a_tie_with_tau_is_not_consistent_in_either_direction() -> None:
+def test_a_share_equal_to_tau_is_not_consistent_in_either_direction() -> None:
     """Three of ten one way, or seven of ten the other: 1 - 0.7 is more than 0.3 in floating point."""
-    method = method_of("fedheal", {"tau": 0.3})
+    phase = phase_of("fedheal", {"tau": 0.3})
     for rising, sign in ((3, 1.0), (7, -1.0)):
         state = Payload.of({"rounds": {"w": 10}}, rises={"w": torch.tensor([rising], dtype=torch.int32)})
-        assert method.consistent({"w": torch.tensor([sign])}, state)["w"].tolist() == [False]
+        assert phase.select_consistent({"w": torch.tensor([sign])}, state)["w"].tolist() == [False]
 
 
-def test_a_head_that_has_grown_begins_anew_and_the_rest_goes_on() -> None:
-    method, state = method_of("fedheal"), Payload()
+def test_a_grown_head_starts_counting_again_and_other_tensors_continue() -> None:
+    phase, state = phase_of("fedheal"), Payload()
     for sign in (1.0, 1.0):
-        method.consistent({"body": torch.full((2,), sign), "head": torch.full((2,), sign)}, state)
-    kept = method.consistent({"body": torch.full((2,), -1.0), "head": torch.full((3,), -1.0)}, state)
+        phase.select_consistent({"body": torch.full((2,), sign), "head": torch.full((2,), sign)}, state)
+    kept = phase.select_consistent({"body": torch.full((2,), -1.0), "head": torch.full((3,), -1.0)}, state)
     assert kept["body"].tolist() == [False, False]
     assert kept["head"].tolist() == [True, True, True]
     assert state.info["rounds"] == {"body": 3, "head": 1}
 
 
-def test_clients_keep_their_history_and_send_weights_and_bits_alone(data: Any, tmp_path: Path) -> None:
+def test_clients_keep_their_history_and_send_only_weights_and_bits(data: Any, tmp_path: Path) -> None:
     split = split_by(data, 2, even_shares(data, 2, 2))
     run_tiny(tmp_path / "run", "fedheal", data, split, {**WITH_NORMS, "method": {"rounds": 3}})
     trained = weights_in(weights_of(NORMED.build(2, Rng(0))))
@@ -87,7 +87,7 @@ def test_clients_keep_their_history_and_send_weights_and_bits_alone(data: Any, t
 # --- the mean -----------------------------------------------------------------------------------------------
 
 
-def test_every_element_is_averaged_over_those_that_kept_it() -> None:
+def test_each_element_is_averaged_over_the_clients_that_kept_it() -> None:
     generator = torch.Generator().manual_seed(1)
     old = {"w": torch.randn(6, 5, generator=generator)}
     models = [{"w": torch.randn(6, 5, generator=generator)} for _ in range(3)]
@@ -122,7 +122,7 @@ def test_the_first_round_with_equal_weights_is_the_plain_mean(data: Any, tmp_pat
     assert not torch.allclose(weighed["head.weight"], plain["head.weight"], rtol=1e-6, atol=1e-7)
 
 
-def test_statistics_of_batch_norm_are_averaged_by_p_without_a_mask() -> None:
+def test_batch_norm_statistics_are_averaged_by_p_without_a_mask() -> None:
     def model(weight: float, mean: float, count: int) -> dict[str, Tensor]:
         statistics = {"n.running_mean": torch.tensor([mean]), "n.running_var": torch.tensor([1.0 + mean])}
         return {"n.weight": torch.tensor([weight]), **statistics, "n.num_batches_tracked": torch.tensor(count)}
@@ -131,9 +131,9 @@ def test_statistics_of_batch_norm_are_averaged_by_p_without_a_mask() -> None:
     server = server_of(("a", "b"), model=model(1.0, 0.0, 0))
     server.state.info.update(p={"a": 0.25, "b": 0.75}, dp={})
     replies = replies_of(a=reply(model(5.0, 4.0, 7), nothing), b=reply(model(9.0, 8.0, 9), nothing))
-    method_of("fedheal").merge(server, replies)
+    phase_of("fedheal").merge(server, replies)
     found = server.state.group("model")
-    # Nobody moved what counts, so that p stays as it was.
+    # No client moved a weight that counts, so p does not change.
     assert server.state.info["p"] == {"a": 0.25, "b": 0.75}
     assert found["n.weight"].tolist() == [1.0]
     assert found["n.running_mean"].tolist() == [7.0]
@@ -147,7 +147,7 @@ def test_statistics_of_batch_norm_are_averaged_by_p_without_a_mask() -> None:
 @pytest.mark.parametrize("distance", ["tensors", "whole-squared"])
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
 def test_weights_follow_the_printed_recursion(beta: float, distance: str) -> None:
-    method = method_of("fedheal", {"beta": beta, "distance": distance})
+    phase = phase_of("fedheal", {"beta": beta, "distance": distance})
     generator = torch.Generator().manual_seed(2)
     names = ("a", "b", "c")
     server = server_of(names, model={"u": torch.zeros(4), "v": torch.zeros(2, 3)})
@@ -162,7 +162,7 @@ def test_weights_follow_the_printed_recursion(beta: float, distance: str) -> Non
             kept = {key: ((old[key].double() - model[key]) * mask[key]).numpy() for key in old}
             norms = [float(np.linalg.norm(delta)) for delta in kept.values()]
             distances[name] = sum(norms) if distance == "tensors" else sum(norm**2 for norm in norms)
-        method.merge(server, replies_of(**payloads))
+        phase.merge(server, replies_of(**payloads))
         for name in names:
             dp[name] = (1 - beta) * dp[name] + beta * distances[name] / sum(distances.values())
             p[name] += dp[name]
@@ -173,17 +173,17 @@ def test_weights_follow_the_printed_recursion(beta: float, distance: str) -> Non
     assert (max(p.values()) > 0.4) == (beta > 0)
 
 
-def test_who_was_not_asked_keeps_its_weight_and_the_sum_stays_one() -> None:
-    method = method_of("fedheal")
+def test_clients_that_do_not_take_part_keep_their_weights() -> None:
+    phase = phase_of("fedheal")
     server = server_of(("a", "b", "c", "d"), model={"w": torch.zeros(1)})
-    method.merge(server, replies_of(a=reply({"w": torch.tensor([3.0])}), c=reply({"w": torch.tensor([1.0])})))
+    phase.merge(server, replies_of(a=reply({"w": torch.tensor([3.0])}), c=reply({"w": torch.tensor([1.0])})))
     p = server.state.info["p"]
     # Among those two p was a half each and is now (0.5 + 0.4 * 3/4) / 1.4 and (0.5 + 0.4 * 1/4) / 1.4.
     assert p == pytest.approx({"a": 0.5 * 0.8 / 1.4, "b": 0.25, "c": 0.5 * 0.6 / 1.4, "d": 0.25})
     assert server.state.group("model")["w"].tolist() == pytest.approx([(0.8 * 3 + 0.6 * 1) / 1.4])
 
 
-def test_a_client_that_arrives_late_gets_an_equal_weight(data: Any, tmp_path: Path) -> None:
+def test_a_late_client_gets_an_equal_weight(data: Any, tmp_path: Path) -> None:
     split = split_by(data, 2, even_shares(data, 2, 3))
     late = {"federation": {"arrivals": {"client-02": 2}}}
     for rounds in (2, 3):
@@ -196,14 +196,14 @@ def test_a_client_that_arrives_late_gets_an_equal_weight(data: Any, tmp_path: Pa
     assert rounds_of == {"client-00": {3}, "client-01": {3}, "client-02": {1}}
 
 
-def test_a_client_without_samples_changes_nothing() -> None:
+def test_a_client_without_samples_has_no_effect() -> None:
     models = []
     for replies in (
         {"a": reply({"w": torch.tensor([3.0])})},
         {"a": reply({"w": torch.tensor([3.0])}), "b": reply({"w": torch.tensor([9.0])}, samples=0)},
     ):
         server = server_of(("a", "b"), model={"w": torch.zeros(1)})
-        method_of("fedheal").merge(server, replies_of(**replies))
+        phase_of("fedheal").merge(server, replies_of(**replies))
         models.append(server.state.group("model")["w"])
     assert models[0].tolist() == models[1].tolist() == [3.0]
 
@@ -211,22 +211,22 @@ def test_a_client_without_samples_changes_nothing() -> None:
 # --- replies ------------------------------------------------------------------------------------------------
 
 
-def test_bits_of_another_number_are_refused() -> None:
-    method, weights = method_of("fedheal"), weights_of(PLAIN.build(2, Rng(0)))
+def test_a_wrong_number_of_bits_is_rejected() -> None:
+    phase, weights = phase_of("fedheal"), weights_of(PLAIN.build(2, Rng(0)))
     server = server_of(model=weights)
-    method.check(server, reply(weights))
+    phase.check(server, reply(weights))
     for name, bits in (("head.weight", torch.zeros(1, dtype=torch.uint8)), ("head.weight", torch.zeros(2))):
         wrong = reply(weights)
         wrong.add(KEPT, {name: bits})
         with pytest.raises(BadReply, match=KEPT):
-            method.check(server, wrong)
+            phase.check(server, wrong)
     missing = reply(weights)
     missing.drop(KEPT)
     with pytest.raises(BadReply, match=KEPT):
-        method.check(server, missing)
+        phase.check(server, missing)
 
 
-def test_one_reply_is_in_memory_at_a_time() -> None:
+def test_replies_are_read_one_at_a_time() -> None:
     """The mean reads each reply once, in the order of names."""
     read: list[str] = []
 

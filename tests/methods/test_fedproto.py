@@ -1,4 +1,4 @@
-"""FedProto: the loss, the prototypes and the answers by hand; what travels and what never does."""
+"""FedProto: the loss, prototypes and answers by hand, and what clients send."""
 
 from __future__ import annotations
 
@@ -11,30 +11,40 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedwild.training.corrections import ClientCorrection
-from fedwild.data import Samples
-from fedwild.contract.engine import Job
-from fedwild.engines.executor import Executor
+from fedwild.contract import Replies, Server
+from fedwild.contract.task import weights_of
 from fedwild.core.errors import BadReply, UserError
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.data import Samples
 from fedwild.methods.fedproto import (
     NETWORK,
     NO_PROTOTYPE,
     PROTOTYPES,
-    Drawn,
     FedProto,
     NearestPrototype,
+    PrototypeRounds,
+    PullToPrototypes,
     class_means,
-    grown,
+    grow_head,
+    owners,
 )
 from fedwild.openset import SCORES
-from fedwild.openset.scores import Signals
-from fedwild.core.payload import Payload
 from fedwild.openset.predictors import ScoredModel
-from fedwild.contract import Client, Phase, Replies, Server, Step
-from fedwild.core.rng import Rng
+from fedwild.openset.scores import Signals
 from fedwild.runs.events import read_events
-from fedwild.contract.task import weights_of
-from tests.methods.by_hand import NORMED, PLAIN, WITH_NORMS, final, method_of, replies_of, server_of, states
+from fedwild.training.corrections import ClientCorrection
+from tests.methods.by_hand import (
+    NORMED,
+    PLAIN,
+    WITH_NORMS,
+    client_of,
+    final,
+    phase_of,
+    replies_of,
+    server_of,
+    states,
+)
 from tests.tiny import even_shares, run_tiny, split_by, tiny_dataset, tiny_experiment
 
 
@@ -44,7 +54,7 @@ def data() -> Any:
 
 
 def halves(data: Any) -> list[list[int]]:
-    """Two shares that both have both classes."""
+    """Return two shares that both have both classes."""
     rows = even_shares(data, 2, 1)[0]
     return [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
 
@@ -60,12 +70,12 @@ def failures(folder: Path) -> list[Any]:
 # --- at the client ------------------------------------------------------------------------------------------
 
 
-def test_the_penalty_is_the_squared_distance_to_the_prototypes_that_there_are() -> None:
+def test_the_penalty_is_the_squared_distance_to_existing_prototypes() -> None:
     model = PLAIN.build(3, Rng(0))
     generator = torch.Generator().manual_seed(0)
     x, y = torch.rand(5, 1, 8, 8, generator=generator), torch.tensor([0, 2, 1, 2, 0])
     prototypes = {"mean": torch.randn(3, 6, generator=generator), "clients": torch.tensor([2, 0, 1])}
-    found = Drawn(ClientCorrection(), model, prototypes, 0.7).penalty(x, y)
+    found = PullToPrototypes(ClientCorrection(), model, prototypes, 0.7).penalty(x, y)
     assert found is not None
     z = model.double().embed(x.double()).detach()
     total = 0.0
@@ -84,44 +94,35 @@ def test_the_penalty_of_a_correction_is_added() -> None:
     model = PLAIN.build(2, Rng(0))
     x, y = torch.rand(2, 1, 8, 8), torch.tensor([0, 1])
     prototypes = shared([[0.0] * 6] * 2, [1, 1])
-    alone = Drawn(ClientCorrection(), model, prototypes, 1.0).penalty(x, y)
-    both = Drawn(Constant(), model, prototypes, 1.0).penalty(x, y)
+    alone = PullToPrototypes(ClientCorrection(), model, prototypes, 1.0).penalty(x, y)
+    both = PullToPrototypes(Constant(), model, prototypes, 1.0).penalty(x, y)
     assert alone is not None and both is not None
     assert both.item() == pytest.approx(alone.item() + 3.0)
-    assert float(Drawn(Constant(), model, prototypes, 0.0).penalty(x, y) or 0) == 3.0
+    assert float(PullToPrototypes(Constant(), model, prototypes, 0.0).penalty(x, y) or 0) == 3.0
 
 
-def test_the_penalty_shows_no_sample_to_batch_norm_twice() -> None:
+def test_the_penalty_does_not_update_batch_norm_statistics() -> None:
     model = NORMED.build(2, Rng(0)).train()
     before = weights_of(model)
     width = model.embedding_dim
-    Drawn(ClientCorrection(), model, shared([[0.0] * width] * 2, [1, 1]), 1.0).penalty(
+    PullToPrototypes(ClientCorrection(), model, shared([[0.0] * width] * 2, [1, 1]), 1.0).penalty(
         torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 0, 1])
     )
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights_of(model).items())
-
-
-def client_at(
-    data: Any, split: Any, folder: Path, method: Any, name: str, index: int, classes: tuple[str, ...]
-) -> Client:
-    experiment = tiny_experiment("fedproto", data, split)
-    executor = Executor(data, split, experiment.config.data, method, experiment.task, 0, folder, folder)
-    return executor.client(Job("local", Step("train", index, index), "", name, classes))
 
 
 def test_a_round_at_a_client_is_gradient_descent_on_both_terms(data: Any, tmp_path: Path) -> None:
     """Two full-batch steps of plain SGD on CE + w * MSE, from autograd over the written-out loss in float64."""
     split = split_by(data, 2, halves(data))
     settings = {"epochs": 2, "batch_size": 64, "lr": 0.1, "momentum": 0.0, "proto_weight": 2.0}
-    method = method_of("fedproto", settings)
+    experiment = tiny_experiment("fedproto", data, split, {"method": settings})
     start = weights_of(PLAIN.build(2, Rng(3)))
     prototypes = {
         "mean": torch.randn(2, 6, generator=torch.Generator().manual_seed(5)),
         "clients": torch.tensor([1, 0]),
     }
-    client = client_at(data, split, tmp_path, method, "client-00", 1, split.known)
-    client.state = Payload.of({"classes": 2}, network=start)
-    reply = method.local(Payload.of(prototypes=prototypes), client, Rng(0))
+    client = client_of(experiment, tmp_path, index=1, state=Payload.of({"classes": 2}, network=start))
+    reply = phase_of(experiment.method).local(Payload.of(prototypes=prototypes), client, Rng(0))
 
     by_hand = PLAIN.build(2, Rng(3)).double()
     x, y = client.train.all()
@@ -136,7 +137,7 @@ def test_a_round_at_a_client_is_gradient_descent_on_both_terms(data: Any, tmp_pa
     for name, tensor in weights_of(by_hand).items():
         torch.testing.assert_close(client.state.group(NETWORK)[name].double(), tensor, rtol=1e-4, atol=1e-6)
 
-    # The prototypes are the means under the weights after training; nothing else goes up.
+    # The prototypes are the means under the weights after training; nothing else is sent.
     z = by_hand.embed(x.double()).detach()
     mine = reply.group(PROTOTYPES)
     assert set(reply.tensors) == {"prototypes/mean", "prototypes/count"}
@@ -146,7 +147,7 @@ def test_a_round_at_a_client_is_gradient_descent_on_both_terms(data: Any, tmp_pa
     assert reply.info["samples"] == len(y)
 
 
-def test_class_means_are_taken_as_the_network_answers() -> None:
+def test_class_means_are_computed_in_evaluation_mode() -> None:
     model = NORMED.build(3, Rng(0)).train()
     x = torch.rand(9, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     y = torch.tensor([0, 2, 2, 0, 2, 0, 0, 0, 2])
@@ -162,10 +163,9 @@ def test_class_means_are_taken_as_the_network_answers() -> None:
 
 
 def test_a_lost_network_is_replaced_and_the_log_says_so(data: Any, tmp_path: Path) -> None:
-    split = split_by(data, 2, halves(data))
-    method = method_of("fedproto")
-    client = client_at(data, split, tmp_path, method, "client-00", 1, split.known)
-    method.local(Payload.of(prototypes=shared([[0.0] * 6] * 2, [1, 1])), client, Rng(0))
+    experiment = tiny_experiment("fedproto", data, split_by(data, 2, halves(data)))
+    client = client_of(experiment, tmp_path, index=1)
+    phase_of(experiment.method).local(Payload.of(prototypes=shared([[0.0] * 6] * 2, [1, 1])), client, Rng(0))
     assert NETWORK in client.state
     assert any("lost" in note for note in client.notes)
 
@@ -173,35 +173,37 @@ def test_a_lost_network_is_replaced_and_the_log_says_so(data: Any, tmp_path: Pat
 # --- at the server ------------------------------------------------------------------------------------------
 
 
-def told(means: list[list[float]], counts: list[int]) -> Payload:
+def reply_with(means: list[list[float]], counts: list[int]) -> Payload:
     return Payload.of({"samples": sum(counts)}, prototypes={"mean": torch.tensor(means), "count": torch.tensor(counts)})
 
 
-def test_prototypes_are_plain_means_over_those_who_have_the_class() -> None:
-    method = method_of("fedproto")
+def test_prototypes_are_plain_means_over_the_clients_with_the_class() -> None:
+    phase = phase_of("fedproto")
     server = server_of(("a", "b", "c"))
     rows = {k: [float(k)] * 6 for k in range(10)}
-    method.merge(server, replies_of(a=told([rows[1], rows[9]], [100, 0]), b=told([rows[2], rows[4]], [1, 1])))
+    phase.merge(
+        server, replies_of(a=reply_with([rows[1], rows[9]], [100, 0]), b=reply_with([rows[2], rows[4]], [1, 1]))
+    )
     found = server.state.group(PROTOTYPES)
     assert found["mean"].tolist() == [[1.5] * 6, [4.0] * 6]
     assert found["clients"].tolist() == [2, 1]
-    assert method.owners(server) == ["a", "b"]
-    # Next round only class 1 turns up; class 0 stays as it was.
-    method.merge(server, replies_of(c=told([rows[9], rows[7]], [0, 5])))
+    assert owners(server) == ["a", "b"]
+    # In the next round only class 1 occurs; class 0 does not change.
+    phase.merge(server, replies_of(c=reply_with([rows[9], rows[7]], [0, 5])))
     found = server.state.group(PROTOTYPES)
     assert found["mean"].tolist() == [[1.5] * 6, [7.0] * 6]
     assert found["clients"].tolist() == [2, 1]
-    assert method.owners(server) == ["a", "b", "c"]
+    assert owners(server) == ["a", "b", "c"]
 
 
-def test_a_class_that_came_since_has_a_prototype_when_somebody_has_it() -> None:
-    method = method_of("fedproto")
+def test_a_new_class_has_a_prototype_once_a_client_has_samples_of_it() -> None:
+    phase = phase_of("fedproto")
     server = server_of(("a",))
-    method.merge(server, replies_of(a=told([[1.0] * 6, [2.0] * 6], [1, 1])))
+    phase.merge(server, replies_of(a=reply_with([[1.0] * 6, [2.0] * 6], [1, 1])))
     server.classes.add("c", origin="a", since=1)
-    method.merge(server, replies_of(a=told([[3.0] * 6, [0.0] * 6, [5.0] * 6], [1, 0, 1])))
+    phase.merge(server, replies_of(a=reply_with([[3.0] * 6, [0.0] * 6, [5.0] * 6], [1, 0, 1])))
     assert server.state.group(PROTOTYPES)["mean"][:, 0].tolist() == [3.0, 2.0, 5.0]
-    method.merge(server, replies_of(a=told([[0.0] * 6] * 3, [0, 0, 0])))
+    phase.merge(server, replies_of(a=reply_with([[0.0] * 6] * 3, [0, 0, 0])))
     assert server.state.group(PROTOTYPES)["mean"][:, 0].tolist() == [3.0, 2.0, 5.0]
 
 
@@ -216,17 +218,17 @@ def test_a_class_that_came_since_has_a_prototype_when_somebody_has_it() -> None:
         (torch.zeros(2, 6), torch.tensor([1.0, 1.0]), 2),
     ],
 )
-def test_bad_prototypes_are_refused(means: Tensor, counts: Tensor, samples: int) -> None:
-    method = method_of("fedproto")
-    method.check(server_of(), told([[0.0] * 6] * 2, [1, 1]))
+def test_invalid_prototypes_are_rejected(means: Tensor, counts: Tensor, samples: int) -> None:
+    phase = phase_of("fedproto")
+    phase.check(server_of(), reply_with([[0.0] * 6] * 2, [1, 1]))
     with pytest.raises(BadReply, match="prototypes"):
-        method.check(server_of(), Payload.of({"samples": samples}, prototypes={"mean": means, "count": counts}))
+        phase.check(server_of(), Payload.of({"samples": samples}, prototypes={"mean": means, "count": counts}))
 
 
-# --- what travels -------------------------------------------------------------------------------------------
+# --- what clients send and receive --------------------------------------------------------------------------
 
 
-def test_the_network_goes_down_once_also_to_those_who_come_late(data: Any, tmp_path: Path) -> None:
+def test_the_network_is_sent_once_to_each_client_including_late_ones(data: Any, tmp_path: Path) -> None:
     split = split_by(data, 2, even_shares(data, 2, 3))
     settings = {"method": {"rounds": 4}, "federation": {"arrivals": {"client-02": 2}}}
     run_tiny(tmp_path / "run", "fedproto", data, split, settings)
@@ -253,28 +255,25 @@ def test_only_the_prototypes_connect_the_clients(data: Any, tmp_path: Path) -> N
     assert not torch.equal(networks["alone", 1.0]["head.weight"], networks["alone", 0.0]["head.weight"])
 
 
-# --- classes that come later --------------------------------------------------------------------------------
+# --- later classes ------------------------------------------------------------------------------------------
 
 
-def test_a_head_grows_between_the_classes_and_what_the_objective_added() -> None:
+def test_new_rows_of_a_head_come_before_the_outputs_that_the_objective_added() -> None:
     weights = {
         "x": torch.ones(2),
         "head.weight": torch.arange(6.0).view(3, 2),
         "head.bias": torch.tensor([1.0, 2.0, 3.0]),
     }
     fresh = {"x": torch.zeros(2), "head.weight": torch.full((5, 2), -1.0), "head.bias": torch.full((5,), -2.0)}
-    found = grown(weights, fresh, 2, 4)
+    found = grow_head(weights, fresh, 2, 4)
     assert found["x"].tolist() == [1.0, 1.0]
     assert found["head.weight"].tolist() == [[0, 1], [2, 3], [-1, -1], [-1, -1], [4, 5]]
     assert found["head.bias"].tolist() == [1, 2, -2, -2, 3]
     assert weights["head.bias"].tolist() == [1, 2, 3]
 
 
-class Growing(FedProto):
-    """Declares a third class after two rounds."""
-
-    def phases(self) -> list[Phase]:
-        return [Phase("train", 4)]
+class GrowingRounds(PrototypeRounds):
+    """Rounds that declare a third class after two of them."""
 
     def merge(self, server: Server, replies: Replies) -> None:
         super().merge(server, replies)
@@ -282,13 +281,21 @@ class Growing(FedProto):
             server.classes.add("class-2", origin="declared", since=2)
 
 
+class Growing(FedProto):
+    round_type = GrowingRounds
+
+
 @pytest.mark.parametrize("objective", ["ce", "proser"])
-def test_classes_may_come_between_rounds(objective: str, tmp_path: Path) -> None:
+def test_classes_may_be_added_between_rounds(objective: str, tmp_path: Path) -> None:
     data = tiny_dataset(classes=3)
     rows = [i for i, label in enumerate(data.y_train.tolist()) if label < 3]
     # The last client arrives when there are three classes, and the first network has rows for two.
     split = split_by(data, 2, [rows[:12], rows[12:24], rows[24:]])
-    settings = {"objective": {"name": objective}, "federation": {"arrivals": {"client-02": 2}}}
+    settings = {
+        "method": {"rounds": 4},
+        "objective": {"name": objective},
+        "federation": {"arrivals": {"client-02": 2}},
+    }
     run_tiny(tmp_path / "run", f"{__name__}:Growing", data, split, settings)
     assert not failures(tmp_path / "run")
     found = final(tmp_path / "run")
@@ -317,18 +324,20 @@ def test_the_answer_is_the_nearest_prototype_and_a_class_without_one_never_wins(
     assert answer.logits.argmax(1)[[0, 2]].tolist() == [0, 2]
     assert 1 not in answer.logits.argmax(1).tolist()
     torch.testing.assert_close(answer.unknown, -answer.logits.amax(1).double())
-    nobody = NearestPrototype(model, 3, SCORES.make("msp"), {**prototypes, "clients": torch.zeros(3, dtype=torch.int64)})
+    nobody = NearestPrototype(
+        model, 3, SCORES.make("msp"), {**prototypes, "clients": torch.zeros(3, dtype=torch.int64)}
+    )
     assert torch.isfinite(nobody.predict(x).unknown).all()
 
 
-def test_a_score_of_the_unknown_output_is_that_of_the_own_head() -> None:
+def test_a_score_of_the_unknown_output_uses_the_clients_own_head() -> None:
     model = PLAIN.build(3, Rng(0)).eval()
     x = torch.rand(4, 1, 8, 8)
     prototypes = shared([[0.0] * 6, [1.0] * 6], [1, 1])
     score = SCORES.make("unknown")
     answer = NearestPrototype(model, 2, score, prototypes).predict(x)
     with torch.no_grad():
-        torch.testing.assert_close(answer.unknown, score(model(x)))
+        torch.testing.assert_close(answer.unknown, score.score(Signals(model(x), 2), {}))
     assert answer.logits.shape == (4, 2)
 
 
@@ -336,19 +345,17 @@ def test_a_score_of_the_unknown_output_is_that_of_the_own_head() -> None:
 def test_every_client_answers_with_its_own_network(answer: str, kind: type, data: Any, tmp_path: Path) -> None:
     split = split_by(data, 2, halves(data))
     run_tiny(tmp_path / "run", "fedproto", data, split)
-    method = method_of("fedproto", {"answer": answer})
+    experiment = tiny_experiment("fedproto", data, split, {"method": {"answer": answer}})
     server = Server.from_payload(final(tmp_path / "run"), PLAIN, Rng(0))
     networks: list[Mapping[str, Tensor]] = []
     for name, state in states(tmp_path / "run").items():
-        client = client_at(data, split, tmp_path, method, name, 2, split.known)
-        client.state = state
-        predictor = method.predictor(server, client)
+        predictor: Any = experiment.method.answers(server).predictor(client_of(experiment, tmp_path, name, 2, state))
         assert type(predictor) is kind
         networks.append(weights_of(predictor.model))
         assert all(torch.equal(tensor, state.group(NETWORK)[key]) for key, tensor in networks[-1].items())
     assert not torch.equal(networks[0]["head.weight"], networks[1]["head.weight"])
     with pytest.raises(UserError, match="client-00, client-01"):
-        method.predictor(server)
+        experiment.method.answers(server).predictor(None)
 
 
 def test_it_learns(data: Any, tmp_path: Path) -> None:
@@ -358,7 +365,7 @@ def test_it_learns(data: Any, tmp_path: Path) -> None:
         assert run_tiny(tmp_path / answer, "fedproto", data, split, settings)["metrics"]["closed_accuracy"] > 0.9
 
 
-def test_embeddings_come_closer_to_the_prototypes_of_all(data: Any, tmp_path: Path) -> None:
+def test_the_penalty_pulls_embeddings_towards_the_prototypes(data: Any, tmp_path: Path) -> None:
     split = split_by(data, 2, halves(data))
     apart = {}
     for weight in (0.0, 5.0):
@@ -366,7 +373,7 @@ def test_embeddings_come_closer_to_the_prototypes_of_all(data: Any, tmp_path: Pa
         run_tiny(folder, "fedproto", data, split, {"method": {"rounds": 10, "lr": 0.1, "proto_weight": weight}})
         prototypes, distances = final(folder).group(PROTOTYPES)["mean"], []
         for name, state in states(folder).items():
-            client = client_at(data, split, tmp_path, method_of("fedproto"), name, 2, split.known)
+            client = client_of(tiny_experiment("fedproto", data, split), tmp_path, name)
             x, y = client.train.all()
             with torch.no_grad():
                 z = PLAIN.network(state.group(NETWORK), 2).embed(x)
@@ -375,7 +382,7 @@ def test_embeddings_come_closer_to_the_prototypes_of_all(data: Any, tmp_path: Pa
     assert apart[5.0] < 0.8 * apart[0.0]
 
 
-def test_it_goes_with_batch_norm(data: Any, tmp_path: Path) -> None:
+def test_it_works_with_batch_norm(data: Any, tmp_path: Path) -> None:
     split = split_by(data, 2, halves(data))
     run_tiny(tmp_path / "run", "fedproto", data, split, WITH_NORMS)
     assert not failures(tmp_path / "run")

@@ -11,7 +11,7 @@ from tests.methods.by_hand import method_of
 
 
 @pytest.mark.parametrize("method", ["fedpd", "fedpd-paper", "fedma"])
-def test_own_starts_cannot_begin_with_an_earlier_runs_model(method: str) -> None:
+def test_own_starts_reject_the_model_of_an_earlier_run(method: str) -> None:
     own, shared = (method_of(method, {"start": start}) for start in ("own", "shared"))
     with pytest.raises(UserError) as raised:
         own.check(None, "runs/earlier")

@@ -1,4 +1,4 @@
-"""q-FFL: the step by the formula, and its limits."""
+"""q-FFL: the update against the printed formula, and its limits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedwild.contract.task import weights_of
 from fedwild.core.errors import BadReply
-from fedwild.methods.fairness import RECEIVED
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
-from fedwild.contract.task import weights_of
-from tests.methods.by_hand import NORMED, PLAIN, final, method_of, replies_of, server_of
+from fedwild.methods.fairness import RECEIVED
+from tests.methods.by_hand import NORMED, PLAIN, final, phase_of, replies_of, server_of
 from tests.tiny import even_shares, run_tiny, split_by, tiny_dataset
 
 
@@ -23,7 +23,7 @@ def data() -> Any:
     return tiny_dataset(classes=2)
 
 
-def told(loss: float, model: dict[str, Tensor], samples: int = 3) -> Payload:
+def reply(loss: float, model: dict[str, Tensor], samples: int = 3) -> Payload:
     return Payload.of({"samples": samples, RECEIVED: loss}, model=model)
 
 
@@ -35,13 +35,13 @@ def random_models(count: int) -> list[dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 2.0, 5.0])
-def test_the_step_is_the_formula(q: float) -> None:
-    """w - sum D_k / sum h_k as it is printed, over all weights as one vector of float64."""
+def test_the_update_is_the_printed_formula(q: float) -> None:
+    """w - sum D_k / sum h_k as printed, over all weights as one vector of float64."""
     old, *models = random_models(4)
     losses, lr = [0.3, 1.9, 0.7], 0.2
-    method = method_of("qffl", {"q": q, "lr": lr})
+    phase = phase_of("qffl", {"q": q, "lr": lr})
     server = server_of(model=old)
-    method.merge(server, replies_of(**{f"c{k}": told(losses[k], models[k]) for k in range(3)}))
+    phase.merge(server, replies_of(**{f"c{k}": reply(losses[k], models[k]) for k in range(3)}))
 
     w = torch.cat([old["a"].flatten(), old["b"]]).double()
     numerator, denominator = torch.zeros_like(w), 0.0
@@ -55,7 +55,7 @@ def test_the_step_is_the_formula(q: float) -> None:
     torch.testing.assert_close(torch.cat([found["a"].flatten(), found["b"]]), expected.float(), rtol=1e-6, atol=1e-7)
 
 
-def test_q_of_zero_is_the_plain_mean_of_the_clients(data: Any, tmp_path: Path) -> None:
+def test_q_of_zero_is_the_plain_mean_of_clients(data: Any, tmp_path: Path) -> None:
     rows = even_shares(data, 2, 1)[0]
     split = split_by(data, 2, [rows[:6], rows[6:]])
     # fedbn on a network without batch-norm is FedAvg with equal weights.
@@ -69,19 +69,19 @@ def test_q_of_zero_is_the_plain_mean_of_the_clients(data: Any, tmp_path: Path) -
         assert not torch.allclose(one[name], tensor, rtol=1e-3)
 
 
-def test_the_larger_q_the_more_the_worse_client_counts() -> None:
+def test_a_larger_q_gives_more_weight_to_clients_with_high_loss() -> None:
     old = {"w": torch.zeros(2)}
     directions = []
     for q in (0.0, 1.0, 4.0):
         server = server_of(model=old)
-        good, bad = told(0.5, {"w": torch.tensor([1.0, 0.0])}), told(2.0, {"w": torch.tensor([0.0, 1.0])})
-        method_of("qffl", {"q": q}).merge(server, replies_of(bad=bad, good=good))
+        good, bad = reply(0.5, {"w": torch.tensor([1.0, 0.0])}), reply(2.0, {"w": torch.tensor([0.0, 1.0])})
+        phase_of("qffl", {"q": q}).merge(server, replies_of(bad=bad, good=good))
         x, y = server.state.group("model")["w"].tolist()
         directions.append(y / x)
     assert directions == pytest.approx([1.0, 4.0, 4.0**4], rel=1e-5)
 
 
-def test_statistics_of_batch_norm_are_averaged_plainly_and_counters_copied() -> None:
+def test_batch_norm_statistics_are_averaged_equally_and_counters_copied() -> None:
     old = {
         "n.weight": torch.ones(1),
         "n.running_mean": torch.zeros(1),
@@ -98,8 +98,8 @@ def test_statistics_of_batch_norm_are_averaged_plainly_and_counters_copied() -> 
         for k in (1, 2)
     ]
     server = server_of(model=old)
-    method = method_of("qffl", {"lr": 0.1})
-    method.merge(server, replies_of(a=told(3.0, models[0], 1), b=told(0.1, models[1], 9)))
+    phase = phase_of("qffl", {"lr": 0.1})
+    phase.merge(server, replies_of(a=reply(3.0, models[0], 1), b=reply(0.1, models[1], 9)))
     found = server.state.group("model")
     assert found["n.running_mean"].tolist() == [3.0]
     assert found["n.running_var"].tolist() == [4.0]
@@ -109,39 +109,39 @@ def test_statistics_of_batch_norm_are_averaged_plainly_and_counters_copied() -> 
     assert found["n.weight"].tolist() == pytest.approx([expected], rel=1e-6)
 
 
-def test_a_client_without_samples_has_no_part_in_the_step() -> None:
+def test_a_client_without_samples_has_no_effect() -> None:
     old = {"w": torch.zeros(1)}
-    a, b = told(1.0, {"w": torch.tensor([1.0])}), told(2.0, {"w": torch.tensor([2.0])})
+    a, b = reply(1.0, {"w": torch.tensor([1.0])}), reply(2.0, {"w": torch.tensor([2.0])})
     empty = Payload.of({"samples": 0, RECEIVED: None}, model={"w": torch.tensor([99.0])})
     results = []
     for replies in (replies_of(a=a, b=b), replies_of(a=a, b=b, c=empty)):
         server = server_of(model=old)
-        method_of("qffl").merge(server, replies)
+        phase_of("qffl").merge(server, replies)
         results.append(server.state.group("model")["w"])
     assert torch.equal(results[0], results[1])
 
 
 @pytest.mark.parametrize("q", [0.3, 1.0, 60.0])
 @pytest.mark.parametrize("losses", [(0.0, 0.0), (0.0, 3e38), (1e-30, 1e30)])
-def test_no_loss_makes_the_model_infinite(q: float, losses: tuple[float, float]) -> None:
+def test_the_model_stays_finite_for_any_loss(q: float, losses: tuple[float, float]) -> None:
     old, *models = random_models(3)
     server = server_of(model=old)
-    method_of("qffl", {"q": q}).merge(server, replies_of(a=told(losses[0], models[0]), b=told(losses[1], models[1])))
+    phase_of("qffl", {"q": q}).merge(server, replies_of(a=reply(losses[0], models[0]), b=reply(losses[1], models[1])))
     for name, tensor in server.state.group("model").items():
         assert torch.isfinite(tensor).all()
         assert tensor.shape == old[name].shape
 
 
-def test_a_negative_loss_is_refused() -> None:
+def test_a_negative_loss_is_rejected() -> None:
     weights = weights_of(PLAIN.build(2, Rng(0)))
     with pytest.raises(BadReply, match="negative"):
-        method_of("qffl").check(server_of(model=weights), told(-0.1, weights))
+        phase_of("qffl").check(server_of(model=weights), reply(-0.1, weights))
 
 
-def test_a_network_with_batch_norm_is_merged_whole() -> None:
+def test_all_tensors_of_a_network_with_batch_norm_are_merged() -> None:
     old, new = weights_of(NORMED.build(2, Rng(0))), weights_of(NORMED.build(2, Rng(1)))
     server = server_of(model=old, task=NORMED)
-    method_of("qffl", {"q": 0.0}).merge(server, replies_of(a=told(1.0, old), b=told(2.0, new)))
+    phase_of("qffl", {"q": 0.0}).merge(server, replies_of(a=reply(1.0, old), b=reply(2.0, new)))
     found = server.state.group("model")
     assert found.keys() == old.keys()
     for name, tensor in found.items():

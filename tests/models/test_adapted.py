@@ -49,6 +49,7 @@ def test_the_users_class_mode_and_statistics_are_kept() -> None:
     module = network.get_submodule("features.module")
     assert type(module) is PlainNet
     assert module.training
+    assert module.norm.running_mean is not None and original.norm.running_mean is not None
     assert torch.equal(module.norm.running_mean, original.norm.running_mean)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedwild import api
 from fedwild.contract import Server, Task
-from fedwild.contract.server import Step
+from fedwild.contract.halves import Step
 from fedwild.core.classes import ClassRegistry
 from fedwild.core.errors import BadReply, UserError
 from fedwild.core.payload import Payload

@@ -291,9 +291,7 @@ def test_forgetting_is_before_minus_after():
     assert m.forgetting(0.5, 0.75) == -0.25
 
 
-@pytest.mark.parametrize(
-    "figure", [m.auroc, m.aupr_out, m.aupr_in, m.fpr95_unknown_pos, m.fpr95_known_pos]
-)
+@pytest.mark.parametrize("figure", [m.auroc, m.aupr_out, m.aupr_in, m.fpr95_unknown_pos, m.fpr95_known_pos])
 @pytest.mark.parametrize("sides", [([], [1.0]), ([1.0], []), ([], []), ([1.0, math.nan], [1.0]), ([1.0], [math.nan])])
 def test_separation_is_nan_when_a_side_is_missing_or_holds_nan(figure, sides):
     assert math.isnan(figure(*sides))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedwild.contract.task import Task
 from fedwild.core.errors import UserError
+from fedwild.core.rng import Rng
 from fedwild.openset import SCORES
 from fedwild.openset.predictors import ScoredModel, Vote
-from fedwild.core.rng import Rng
-from fedwild.contract.task import Task
 
 
 def test_the_head_makes_the_prediction_of_the_embedding() -> None:

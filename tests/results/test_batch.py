@@ -13,9 +13,9 @@ from fedwild import api
 from fedwild.core.errors import UserError
 from fedwild.display.progress import duration
 from fedwild.lifecycle import start as starting
-from fedwild.lifecycle.rounds import Listener
 from fedwild.results.batch import Planned, Progress, Watcher, run_batch
 from fedwild.results.batch_display import BatchDisplay
+from fedwild.runs.events import Listener
 from tests.conftest import unfinish
 from tests.tiny import fail_for_seed_0
 

@@ -103,11 +103,32 @@ def test_a_folder_without_one_of_its_files_is_not_a_run(missing: str, tmp_path: 
         RunFolder.open(folder.path)
 
 
-def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        (
+            {"format": 1, "versions": {"fedwild": "0.1.0"}},
+            f"was made by fedwild 0.1.0 (format 1); this version reads format {FORMAT}. Use that version to open it.",
+        ),
+        (
+            {"format": 99, "versions": {"fedwild": "9.1.0"}},
+            f"was made by fedwild 9.1.0 (format 99); this version reads format {FORMAT}. "
+            "Upgrade with `pip install --upgrade fedwild`.",
+        ),
+        ({}, "was made by another version of fedwild (format None)"),
+    ],
+)
+def test_a_folder_of_another_format_names_the_version_that_reads_it(
+    facts: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
     folder = make(tmp_path / "run")
-    (folder.path / "run.json").write_text(json.dumps({"format": 99}))
-    with pytest.raises(UserError, match="99"):
+    (folder.path / "run.json").write_text(json.dumps(facts))
+    with pytest.raises(UserError, match=re.escape(f"run {str(folder.path)!r} {sentence}")):
         RunFolder.open(folder.path)
+
+
+def test_a_damaged_run_json_is_an_error(tmp_path: Path) -> None:
+    folder = make(tmp_path / "run")
     (folder.path / "run.json").write_text("not json")
     with pytest.raises(UserError, match="damaged"):
         RunFolder.open(folder.path)

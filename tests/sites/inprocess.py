@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedwild.lifecycle.rounds import Listener
 from fedwild.lifecycle.run import Run
+from fedwild.runs.events import Listener
 from fedwild.sites.coordinator import coordinate_over, settings_for_sites
 from fedwild.sites.envelope import Envelope
 from fedwild.sites.site_server import SiteServer

@@ -11,14 +11,15 @@ import pytest
 pytest.importorskip("flwr", reason="needs fedwild[flower]")
 
 from fedwild.core.errors import UserError
-from fedwild.core.toml import read_toml
+from fedwild.core.toml import dump_toml, read_toml
 from fedwild.sites import superlink
 from fedwild.sites.app import write_app
+from fedwild.sites.coordinator import run_in_server_app
 from fedwild.sites.processes import free_port
 from fedwild.sites.site import default_folder, locked
 from fedwild.sites.transport import accept, listen
 from tests.conftest import Cli, Refused
-from tests.sites.inprocess import ANIMALS, images, saved
+from tests.sites.inprocess import ANIMALS, connected_sites, images, saved, tables
 
 
 @pytest.fixture
@@ -156,3 +157,19 @@ def test_server_app_that_does_not_start_is_reported(tmp_path: Path) -> None:
         pytest.raises(UserError, match="ServerApp did not start within 0 seconds"),
     ):
         accept(server, 0.0, lambda: None)
+
+
+def test_run_inside_flowers_server_app_prints_a_line_per_event(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.toml").write_text(dump_toml(tables(evaluation={"every": 0})))
+    run_in_server_app(connected_sites(tmp_path), tmp_path / "config.toml", str(tmp_path / "run"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "waiting sites=2"
+    assert [line for line in lines if line.startswith("round phase=train round=1 index=1")]
+    assert lines[-1] == f"run folder: {tmp_path / 'run'}"
+
+
+def test_free_ports_are_outside_the_range_of_outgoing_connections() -> None:
+    ports = {free_port() for _ in range(20)}
+    assert len(ports) > 10 and max(ports) < 32_768

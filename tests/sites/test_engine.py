@@ -89,7 +89,7 @@ def leaving(sites: InProcessSites, name: str, at: int) -> Callable[[dict[str, An
 
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "round-start" and event["index"] == at:
-            sites.changes[name] = lambda envelope: sites.disconnect(name)  # type: ignore[func-returns-value]
+            sites.changes[name] = lambda envelope: sites.disconnect(name)
 
     return listen
 

@@ -48,11 +48,6 @@ def events_of(run: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in read_events(run / "events.jsonl") if event["event"] == kind]
 
 
-def wait_for_round(run: Path) -> None:
-    """Wait until a round is complete."""
-    wait_until(lambda: (run / "events.jsonl").exists() and bool(events_of(run, "round")), "a round")
-
-
 def keys_of(folder: Path, name: str) -> list[object]:
     return ["--ca", folder / "keys" / "ca.pem", "--key", folder / "keys" / "sites" / f"{name}.key"]
 
@@ -72,7 +67,7 @@ def test_killed_coordinator_is_resumed_and_strangers_are_rejected(tmp_path: Path
         command = fedwild("coordinate", config, "--listen", address, "--certificates", "keys", "--out", "run")
         first = programs.start(command, "coordinator")
         sites = {name: programs.site(name, files[name], address, *keys_of(tmp_path, name)) for name in ("a", "b")}
-        wait_for_round(tmp_path / "run")
+        wait_until((tmp_path / "run" / "checkpoints" / "000001.safetensors").exists, "the first checkpoint")
         wait_for_end([*first.kill(), *sites["b"].kill()])
         # These wait for the coordinator; b is started after them, so they are rejected while the run waits for b.
         strangers = start_strangers(programs, tmp_path, files["a"], address)

@@ -3,12 +3,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedwild.data.samples import Samples
-from fedwild.training.distillation import Imitation, distil
-from fedwild.models import build
 from fedwild.contract import Prediction, Predictor
-from fedwild.core.rng import Rng
 from fedwild.contract.task import weights_of
+from fedwild.core.rng import Rng
+from fedwild.data.samples import Samples
+from fedwild.models import build
+from fedwild.training.distillation import Imitation, distil
 from fedwild.training.loop import LocalTraining
 
 

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedwild.training.corrections import ClientCorrection
+from fedwild.contract.task import Task, weights_of
+from fedwild.core.rng import Rng
 from fedwild.data import Samples
 from fedwild.models import build
-from fedwild.training.objectives import CrossEntropy
-from fedwild.core.rng import Rng
-from fedwild.contract.task import Task, weights_of
+from fedwild.training.corrections import ClientCorrection
 from fedwild.training.loop import LocalTraining, train
+from fedwild.training.objectives import CrossEntropy
 
 
 def samples(count: int, shape: tuple[int, ...] = (6,)) -> Samples:

@@ -28,7 +28,7 @@ def find_prepared(name: str) -> Path | None:
     return None
 
 
-def prepare(name: str, progress: Progress | None = None, keep_downloads: bool = False) -> Path:
+def prepare(name: str, progress: Progress | None = None) -> Path:
     """Download the official files of a data set, write `NAME.npz` and return its path."""
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS)
@@ -52,10 +52,9 @@ def prepare(name: str, progress: Progress | None = None, keep_downloads: bool = 
         raise UserError(
             f"data set {name!r} cannot be prepared: {problem} Try again, or {_manual_way(entry, target)}"
         ) from None
-    if not keep_downloads:
-        for path in files:
-            path.unlink()
-        folder.rmdir()
+    for path in files:
+        path.unlink()
+    folder.rmdir()
     return target
 
 

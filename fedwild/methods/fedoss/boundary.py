@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from fedwild.methods.fedoss.bank import Bank
+from fedwild.methods.fedoss.heads import Bank
+from fedwild.methods.fedoss.inversion import perturb
 from fedwild.methods.fedoss.settings import BoundarySettings
-from fedwild.methods.fedoss.vectors import perturb
 from fedwild.models import Network
 from fedwild.openset.adversarial import held_still
 

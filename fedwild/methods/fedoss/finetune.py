@@ -11,8 +11,8 @@ from fedwild.contract import Client, Replies, Server
 from fedwild.core.errors import BadReply
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
-from fedwild.methods.fedoss.bank import Bank
-from fedwild.methods.fedoss.inversion import invert
+from fedwild.methods.fedoss.heads import Bank
+from fedwild.methods.fedoss.inversion import MAX_DISPLACEMENT, invert
 from fedwild.methods.fedoss.open_space import (
     OpenSpace,
     check_moments,
@@ -23,9 +23,7 @@ from fedwild.methods.fedoss.open_space import (
 )
 from fedwild.methods.fedoss.personal import PersonalTraining
 from fedwild.methods.fedoss.pretrain import Pretrain, with_sizes
-from fedwild.methods.fedoss.synthesis import Synthesis
-from fedwild.methods.fedoss.tally import Tally
-from fedwild.methods.fedoss.vectors import MAX_DISPLACEMENT
+from fedwild.methods.fedoss.synthesis import Synthesis, Tally
 from fedwild.models import Network
 from fedwild.statistics import merge_by_class
 from fedwild.training.loop import LocalTraining

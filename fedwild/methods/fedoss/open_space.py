@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedwild.core.errors import BadReply
 from fedwild.core.payload import Payload, check_like
-from fedwild.methods.fedoss.grids import Grid
+from fedwild.methods.fedoss.layout import Grid
 from fedwild.methods.fedoss.settings import GaussianSettings
 from fedwild.statistics import Gaussian, Moments, draw_any, draw_below_density, draw_least_likely
 from fedwild.statistics.moments import spread_shape
@@ -65,7 +65,7 @@ def store_gaussians(state: Payload, merged: Mapping[int, Moments]) -> list[int]:
 
 def load_gaussians(state: Payload) -> dict[int, Gaussian]:
     """Return the Gaussians by class."""
-    return {int(k): Gaussian(**tensors) for k, tensors in state.members("gaussians").items()}
+    return {int(k): Gaussian(**tensors) for k, tensors in state.subgroups("gaussians").items()}
 
 
 def write_moments(reply: Payload, moments: Mapping[int, Moments]) -> None:
@@ -78,12 +78,12 @@ def write_moments(reply: Payload, moments: Mapping[int, Moments]) -> None:
 def read_moments(reply: Payload) -> dict[int, Moments]:
     """Return the moments in a reply."""
     counts = reply.info.get("counts", {})
-    return {int(k): Moments.from_tensors(counts[k], tensors) for k, tensors in reply.members("statistics").items()}
+    return {int(k): Moments.from_tensors(counts[k], tensors) for k, tensors in reply.subgroups("statistics").items()}
 
 
 def check_moments(reply: Payload, classes: int, dims: int, wanted: bool) -> None:
     """Reject moments that were not requested, or whose shapes do not match their counts."""
-    counts, statistics = reply.info.get("counts", {}), reply.members("statistics")
+    counts, statistics = reply.info.get("counts", {}), reply.subgroups("statistics")
     if not isinstance(counts, dict) or counts.keys() != statistics.keys():
         raise BadReply("info 'counts' must have a count for every class in 'statistics'")
     if statistics and not wanted:

@@ -14,9 +14,8 @@ from fedwild.contract.task import weights_of
 from fedwild.core.errors import BadReply
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
-from fedwild.methods.fedoss.bank import drop_bank, merge_bank
 from fedwild.methods.fedoss.boundary import RULES, HeadRule
-from fedwild.methods.fedoss.branches import make_branch
+from fedwild.methods.fedoss.heads import drop_bank, make_branch, merge_bank
 from fedwild.methods.fedoss.layout import Layouts
 from fedwild.methods.fedoss.personal import PersonalTraining
 from fedwild.methods.fedoss.settings import FedOSSParams

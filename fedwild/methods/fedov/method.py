@@ -92,7 +92,7 @@ class FedOV(OneShot):
         """The votes of all clients with training samples."""
 
         def predictor(client: Client | None) -> Predictor:
-            voters, members = self.voters(server), server.state.members("calibrations")
+            voters, members = self.voters(server), server.state.subgroups("calibrations")
             calibrations = [Calibration(**members[name]) for name in voters]
             return OpenVote(list(voters.values()), calibrations, len(server.classes), self.params.voting)
 

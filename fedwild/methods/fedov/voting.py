@@ -26,6 +26,7 @@ from torch import Tensor
 
 from fedwild.data.samples import Samples
 from fedwild.models import Network
+from fedwild.models.inference import INFERENCE_BATCH
 
 SHRINKAGE = 0.5
 """The share of a median that is taken for a fault of scale."""
@@ -37,7 +38,6 @@ MIN_SAMPLES = 5
 """A median of fewer held-out samples of a class is not trusted; that of all the client's classes serves instead."""
 NOBODY = -1e4
 """The score of a class that no client holds."""
-CALIBRATION_BATCH = 256
 
 
 class Calibration(NamedTuple):
@@ -58,7 +58,7 @@ def calibrate(model: Network, train: Samples, validation: Samples, classes: int)
     if not len(held_out):
         return Calibration(torch.zeros(classes), counts)
     device = next(model.parameters()).device
-    batches = [(log_odds(model(x.to(device))).cpu(), y) for x, y in held_out.batches(CALIBRATION_BATCH)]
+    batches = [(log_odds(model(x.to(device))).cpu(), y) for x, y in held_out.batches(INFERENCE_BATCH)]
     evidence = torch.cat([odds.gather(1, y.unsqueeze(1)).squeeze(1) for odds, y in batches])
     labels = torch.cat([y for _, y in batches])
     everyone = evidence.median()

@@ -18,7 +18,7 @@ def mask_exhibits(server: Server, weights: Iterable[str], ratio: float, rounds: 
 
     A client's masks are those of the last round that it took part in. Returns nothing if no client has masks yet.
     """
-    shares = server.state.members("shares")
+    shares = server.state.subgroups("shares")
     if not shares:
         return []
     # (clients, 3, neurons): the close-only, open-only and shared parts of each neuron's incoming weights.

@@ -142,11 +142,11 @@ class FedPD(FedAvg):
     def client_weights(self, server: Server, client: str) -> dict[str, Tensor]:
         """Return the merged model with the client's own norms and, for each weight, the mean of its part here."""
         weights = {**server.state.group("model"), **server.state.group(f"norms/{client}")}
-        masks = server.state.members(f"masks/{client}")
+        masks = server.state.subgroups(f"masks/{client}")
         if not masks:
             return weights
         model = Disentangled.from_payload(Payload.of(model=weights, **masks))
-        return {**weights, **select_means(server.state.members("parts"), model)}
+        return {**weights, **select_means(server.state.subgroups("parts"), model)}
 
     def answers(self, server: Server) -> Answering:
         def predictor(client: Client | None) -> Predictor:

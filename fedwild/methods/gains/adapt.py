@@ -11,8 +11,7 @@ from fedwild.contract.task import copied
 from fedwild.core.payload import Payload
 from fedwild.methods.fedavg import AveragingRounds
 from fedwild.methods.gains.anti_forgetting import AntiForgetting, anchor_of
-from fedwild.methods.gains.differences import classifier_difference, feature_difference
-from fedwild.methods.gains.probes import probe_samples
+from fedwild.methods.gains.probes import classifier_difference, feature_difference, probe_samples
 from fedwild.methods.gains.stage import Stage, members
 from fedwild.models import Network
 from fedwild.training.corrections import ClientCorrection

@@ -12,8 +12,6 @@ from fedwild.contract import Client, Draw, Groups, Replies, Reply, Server
 from fedwild.contract.task import copied
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
-from fedwild.methods.gains.arrival import Arrival
-from fedwild.methods.gains.differences import classifier_difference, feature_difference
 from fedwild.methods.gains.evidence import (
     Discovery,
     Evidence,
@@ -21,8 +19,8 @@ from fedwild.methods.gains.evidence import (
     decide_by_limits,
     synonym_notes,
 )
-from fedwild.methods.gains.probes import probe_samples
-from fedwild.methods.gains.stage import Stage
+from fedwild.methods.gains.probes import classifier_difference, feature_difference, probe_samples
+from fedwild.methods.gains.stage import Arrival, Stage
 from fedwild.training.corrections import ClientCorrection
 from fedwild.training.loop import train
 

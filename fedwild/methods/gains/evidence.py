@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from shlex import quote
 from typing import Any
 
-from fedwild.methods.gains.arrival import Kind
+from fedwild.methods.gains.stage import Kind
 
 BRINGS: dict[Kind, str] = {"nothing": "nothing new", "domain": "a new domain", "classes": "new classes"}
 

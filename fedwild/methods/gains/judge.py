@@ -13,9 +13,8 @@ from torch import Tensor
 from fedwild.contract import Client, Replies, Server
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
-from fedwild.methods.gains.arrival import Arrival
 from fedwild.methods.gains.margins import best_bias, check_margins, concatenate, correct, measure_margins
-from fedwild.methods.gains.stage import Stage
+from fedwild.methods.gains.stage import Arrival, Stage
 
 SIDES = ("sources", "newcomer")
 

@@ -12,9 +12,12 @@ import torch
 from torch import Tensor
 
 from fedwild.contract import Server
+from fedwild.contract.initial import HEAD
 from fedwild.core.errors import BadReply
 from fedwild.core.rng import Rng
 from fedwild.data.samples import Samples
+from fedwild.models import Network
+from fedwild.models.inference import INFERENCE_BATCH
 
 MOMENTS_BATCH = 1024
 NOISE = 0.3
@@ -100,3 +103,22 @@ def draw_probes(moments: Mapping[str, Tensor], count: int, generator: torch.Gene
     spreads = share * deviation[first] + (1 - share) * deviation[second]
     noise = torch.randn(centres.shape, generator=generator)
     return (centres + NOISE * spreads * noise).view(count, *moments["mean"].shape[1:])
+
+
+@torch.inference_mode()
+def embed_probes(model: Network, probes: Tensor) -> Tensor:
+    """Return F (P, d): embeddings of the probes (P, *input_shape) in evaluation mode, on the CPU."""
+    model.eval()
+    device = next(model.parameters()).device
+    return torch.cat([model.embed(x.to(device)) for x in probes.split(INFERENCE_BATCH)]).cpu()
+
+
+def feature_difference(first: Tensor, second: Tensor) -> float:
+    """Return Diff^F = 1 / (P d) sum_p sum_k |F_pk - F'_pk| of two embeddings (P, d)."""
+    return float((first.double() - second.double()).abs().mean())
+
+
+def classifier_difference(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
+    """Return Diff^C = (||W - W'||_F + ||b - b'||) / 2 of two heads. A head without bias counts as one with bias 0."""
+    parts = [(first[name].double() - second[name].double()).norm() for name in HEAD if name in first]
+    return float(sum(parts)) / 2

@@ -181,7 +181,7 @@ def make_outliers(name: str, x: Tensor, times: int, rng: Rng) -> list[Tensor]:
 def models_with_unknown(run: Run, server: Server) -> Mapping[str, Weights]:
     """Return each client's weights, its own or those of the global model, if their network has an unknown output."""
     shared = server.state.group("model")
-    models = server.state.members("models") or dict.fromkeys(server.clients, shared)
+    models = server.state.subgroups("models") or dict.fromkeys(server.clients, shared)
     fitting = {name: weights for name, weights in models.items() if has_unknown(weights, server)}
     if not fitting:
         raise UserError(

@@ -38,15 +38,15 @@ class Facts:
     """The final metrics; None while the run is unfinished."""
     history: History
     split: Split | None
-    views: Sequence[ModelAnswers]
+    views: Sequence[ModelAnswers] = ()
     """The answers of the common model, or of the worst and the best client's models."""
-    no_views: str
+    no_views: str = ""
     """Why `views` is empty."""
-    no_data: str
+    no_data: str = ""
     """Why the samples are not available."""
-    exhibits: Sequence[Exhibit]
+    exhibits: Sequence[Exhibit] = ()
     """What the method wants shown."""
-    no_exhibits: str
+    no_exhibits: str = ""
     """Why the method failed to return exhibits."""
 
     @property
@@ -81,21 +81,16 @@ class Facts:
 
 def read_facts(run: Run, workers: int | None) -> Facts:
     """Read a run and evaluate its model on the test data."""
-    first_index = run.folder.facts().get("first_index", 0)
+    about = run.folder.facts()
     splits: list[Split] = []
     failure_of(lambda: splits.append(run.folder.split()))
     facts = Facts(
         run=run,
-        about=run.folder.facts(),
+        about=about,
         table=read_toml(run.path / "config.toml"),
         result=run.folder.result(),
-        history=History(run.events(), first_index),
+        history=History(run.events(), about.get("first_index", 0)),
         split=splits[0] if splits else None,
-        views=(),
-        no_views="",
-        no_data="",
-        exhibits=(),
-        no_exhibits="",
     )
     facts = replace(facts, no_data=AT_SITES if facts.at_sites else why_no_data(run))
     views: list[ModelAnswers] = []

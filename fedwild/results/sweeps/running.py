@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedwild.core.errors import UserError
+from fedwild.display.progress import WorkDisplay
 from fedwild.results.batch import Planned, Progress, Watcher, run_batch
 from fedwild.results.comparison import Comparison, comparison, labelled
 from fedwild.results.comparison.notes import some
-from fedwild.core.errors import UserError
-from fedwild.runs.experiment import prepare
-from fedwild.lifecycle.rounds import Listener
-from fedwild.display.progress import WorkDisplay
 from fedwild.results.report import write_report
-from fedwild.runs.folder import RunFolder
 from fedwild.results.sweeps.axes import Combination
 from fedwild.results.sweeps.plan import Sweep, check_kept, each_checked
 from fedwild.results.sweeps.record import Record
 from fedwild.results.tables import FORMATS, ResultTable, write_table
+from fedwild.runs.events import Listener
+from fedwild.runs.experiment import prepare
+from fedwild.runs.folder import RunFolder
 
 
 class Recording(Watcher):

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from fedwild.data import Dataset
-from fedwild.methods.fedoss.bank import Bank
-from fedwild.methods.fedoss.branches import LightBranch
+from fedwild.methods.fedoss.heads import Bank, LightBranch
 from tests.methods.fedoss.federation import BRIEF, final, pretrained, split_by_class, uneven
 from tests.tiny import even_shares, run_tiny, split_by
 
@@ -25,7 +24,7 @@ def test_personal_heads_do_not_change_the_pretrained_model(data: Dataset, tmp_pa
 
 def test_every_client_keeps_its_own_head(data: Dataset, tmp_path: Path) -> None:
     federation = pretrained(data, uneven(data), tmp_path, boundary="informed", branch="light")
-    bank = federation.server.state.members("bank")
+    bank = federation.server.state.subgroups("bank")
     assert list(bank) == federation.names
     for name in federation.names:
         assert torch.equal(bank[name]["head.weight"], federation.states[name].group("head")["head.weight"])
@@ -65,15 +64,17 @@ def test_a_bank_has_a_limit_and_is_the_same_for_all_clients(data: Dataset, tmp_p
     split = split_by(data, 3, [rows[i::6] for i in range(6)])
     federation = pretrained(data, split, tmp_path, bank=2, boundary="informed")
     sent = [federation.phase.send(federation.server, name) for name in federation.names]
-    assert len(sent[0].members("bank")) == 2
+    assert len(sent[0].subgroups("bank")) == 2
     assert len({payload.encode() for payload in sent}) == 1
-    assert list(sent[0].info["held"]) == list(sent[0].members("bank")) == list(federation.server.state.members("bank"))
+    assert (
+        list(sent[0].info["held"]) == list(sent[0].subgroups("bank")) == list(federation.server.state.subgroups("bank"))
+    )
 
 
 def test_heads_of_clients_without_samples_are_not_used(data: Dataset, tmp_path: Path) -> None:
     split = split_by_class(data, [{0: 8, 1: 8, 2: 8}, {}, {0: 8, 2: 8}])
     federation = pretrained(data, split, tmp_path, boundary="informed")
-    assert list(federation.server.state.members("bank")) == ["client-00", "client-02"]
+    assert list(federation.server.state.subgroups("bank")) == ["client-00", "client-02"]
     assert federation.server.state.info["held"] == {"client-00": [0, 1, 2], "client-02": [0, 2]}
 
 

@@ -8,9 +8,8 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from fedwild.methods.fedoss.bank import Bank
 from fedwild.methods.fedoss.boundary import RULES, HeadRule, has_small_margin
-from fedwild.methods.fedoss.branches import LightBranch
+from fedwild.methods.fedoss.heads import Bank, LightBranch
 from fedwild.methods.fedoss.settings import BoundaryName, BoundarySettings
 from fedwild.models import Network, build
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedwild.contract.task import weights_of
-from fedwild.methods.fedoss.branches import FullBranch, LightBranch, cut_shape, make_branch, pool
+from fedwild.methods.fedoss.heads import FullBranch, LightBranch, cut_shape, make_branch, pool
 from fedwild.methods.fedoss.settings import BranchKind
 from fedwild.models import build
 

@@ -16,9 +16,17 @@ from fedwild.core.payload import Payload
 from fedwild.data import Samples, samples_of
 from fedwild.lifecycle.run import Run
 from fedwild.methods.fedoss import FedOSS
-from fedwild.methods.fedoss.branches import make_branch
-from fedwild.methods.fedoss.disputed import MAX_IMAGES, MAX_SAMPLES, Disputed, find_disputed, show_disputed, to_images
-from fedwild.methods.fedoss.exhibits import SECTION, reported
+from fedwild.methods.fedoss.exhibits import (
+    MAX_IMAGES,
+    MAX_SAMPLES,
+    SECTION,
+    Disputed,
+    find_disputed,
+    reported,
+    show_disputed,
+    to_images,
+)
+from fedwild.methods.fedoss.heads import make_branch
 
 
 def trained(folder: Path, **method: object) -> Run:

@@ -25,7 +25,7 @@ def test_the_server_merges_statistics_by_theorem_1(data: Dataset, tmp_path: Path
     replies = federation.replies()
     federation.merge(replies)
     merged = merge_by_class(read_moments(reply) for reply in replies.values())
-    gaussians = federation.server.state.members("gaussians")
+    gaussians = federation.server.state.subgroups("gaussians")
     assert list(gaussians) == ["0", "1", "2"]
     for k, found in merged.items():
         sent = [read_moments(reply)[k] for reply in replies.values()]
@@ -53,7 +53,7 @@ def test_statistics_of_few_samples_are_not_sent(data: Dataset, tmp_path: Path) -
     federation = pretrained(data, split, tmp_path, min_count=6)
     replies = federation.replies()
     assert list(replies["client-00"].info["counts"]) == ["0"]
-    assert list(replies["client-00"].members("statistics")) == ["0"]
+    assert list(replies["client-00"].subgroups("statistics")) == ["0"]
     assert list(replies["client-01"].info["counts"]) == ["0", "2"]
 
 
@@ -63,7 +63,7 @@ def test_own_gaussians_stay_at_the_client(data: Dataset, tmp_path: Path) -> None
     federation.merge(replies)
     assert all("statistics" not in reply for reply in replies.values())
     assert "gaussians" not in federation.server.state
-    assert [list(state.members("gaussians")) for state in federation.states.values()] == [["0"], ["1", "2"]]
+    assert [list(state.subgroups("gaussians")) for state in federation.states.values()] == [["0"], ["1", "2"]]
 
 
 def test_clients_without_common_gaussians_draw_from_their_own(data: Dataset, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_clients_without_common_gaussians_draw_from_their_own(data: Dataset, tmp
     settings, rng = federation.method.params, Rng(0).numpy("open space")
     drawn, near = OpenSpace(gaussians, grid, settings, rng, torch.device("cpu")).sample()
     assert near.tolist() == [1] * 6 + [2] * 6
-    means = federation.states["client-01"].members("gaussians")
+    means = federation.states["client-01"].subgroups("gaussians")
     for k in (1, 2):
         distances = {
             other: float((drawn[near == k] - means[str(other)]["mean"]).norm(dim=1).mean()) for other in (1, 2)
@@ -146,7 +146,7 @@ def test_a_class_with_ten_samples_in_all_has_no_gaussian(data: Dataset, tmp_path
     replies = federation.replies()
     assert sum(reply.info["counts"].get("1", 0) for reply in replies.values()) == 10
     federation.merge(replies)
-    assert list(federation.server.state.members("gaussians")) == ["0", "2"]
+    assert list(federation.server.state.subgroups("gaussians")) == ["0", "2"]
 
 
 def test_method_a_selects_samples_whose_prediction_a_perturbation_changes(data: Dataset, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_matrix_that_is_not_a_covariance_is_ignored(data: Dataset, tmp_path: P
     federation.merge(replies)
     note = "the merged matrix of class 'class-0' is not a covariance and is ignored"
     assert note in federation.server.notes
-    assert list(federation.server.state.members("gaussians")) == ["1", "2"]
+    assert list(federation.server.state.subgroups("gaussians")) == ["1", "2"]
 
 
 def test_figures_are_averaged_by_samples() -> None:

@@ -9,9 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from fedwild.contract.task import weights_of
-from fedwild.methods.fedoss.inversion import invert
+from fedwild.methods.fedoss.inversion import displacement, invert, lengths
 from fedwild.methods.fedoss.settings import PushSettings
-from fedwild.methods.fedoss.vectors import displacement, lengths
 from fedwild.models import Network, build
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedwild.core.errors import UserError
-from fedwild.core.settings import validated
+from fedwild.core.settings import validate
 from fedwild.methods import METHODS
 from fedwild.methods.fedoss.settings import FedOSSParams, GaussianSettings, TrainingSettings
 from fedwild.training.loop import LocalTraining
@@ -37,9 +37,9 @@ def test_groups_are_listed_in_the_order_of_a_run() -> None:
 )
 def test_contradictory_settings_are_rejected(name: str, values: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=f"^method: {words}"):
-        validated(METHODS.get(name).Params, values, "method")
+        validate(METHODS.get(name).Params, values, "method")
 
 
 def test_settings_that_complete_each_other_are_accepted() -> None:
-    assert validated(FedOSSParams, {"select": "density", "log_density": -1000.0}, "method").log_density == -1000.0
-    assert validated(FedOSSParams, {"draws": 3, "keep": 3}, "method").keep == 3
+    assert validate(FedOSSParams, {"select": "density", "log_density": -1000.0}, "method").log_density == -1000.0
+    assert validate(FedOSSParams, {"draws": 3, "keep": 3}, "method").keep == 3

@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedwild.methods.fedoss.branches import LightBranch
-from fedwild.methods.fedoss.grids import Grid
+from fedwild.methods.fedoss.heads import LightBranch
+from fedwild.methods.fedoss.layout import Grid
 from fedwild.methods.fedoss.personal import PersonalTraining
-from fedwild.methods.fedoss.synthesis import Synthesis
-from fedwild.methods.fedoss.tally import Tally
+from fedwild.methods.fedoss.synthesis import Synthesis, Tally
 from fedwild.models import Network, build
 from fedwild.training.corrections.base import ClientCorrection
 from fedwild.training.loop import PLAIN

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedwild.methods.fedoss.grids import Grid
-from fedwild.methods.fedoss.tally import Tally
+from fedwild.methods.fedoss.layout import Grid
+from fedwild.methods.fedoss.synthesis import Tally
 
 
 def test_moments_are_those_of_all_pushed_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedwild.methods.fedoss.tally.MAX_ROWS", 10)
+    monkeypatch.setattr("fedwild.methods.fedoss.synthesis.MAX_ROWS", 10)
     tally = Tally(Grid.within((3, 4, 4), 12))
     generator = torch.Generator().manual_seed(0)
     everything, labels = [], []

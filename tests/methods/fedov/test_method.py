@@ -1,3 +1,5 @@
+"""FedOV and its distilled form: uploads, voting rules, rejected settings and replies."""
+
 from __future__ import annotations
 
 import json
@@ -9,18 +11,18 @@ import pytest
 import torch
 
 from fedwild.cli import main
-from fedwild.core.errors import BadReply, UserError
-from fedwild.methods.fedov.method import FedOV, OpenVote
-from fedwild.models import build
-from fedwild.methods.fedov.voting import Calibration, calibrated_votes, confident_votes, stacked, stacked_outputs
-from fedwild.core.payload import Payload
 from fedwild.contract import Server
+from fedwild.core.errors import BadReply, UserError
+from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
+from fedwild.methods.fedov.method import FedOV, OpenVote
+from fedwild.methods.fedov.voting import Calibration, calibrated_votes, confident_votes, stacked, stacked_outputs
+from fedwild.models import build
 from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset, tiny_experiment
 
 
 def finished(folder: Path, method: str = "fedov", **settings: Any) -> tuple[FedOV, Server]:
-    """A tiny federation of three clients and two classes, its method and final server."""
+    """Run a tiny federation of three clients and two classes; return its method and final server."""
     dataset = tiny_dataset(classes=2)
     split = split_by(dataset, 2, even_shares(dataset, 2, 3))
     run_tiny(folder, method, dataset, split, settings)
@@ -30,7 +32,7 @@ def finished(folder: Path, method: str = "fedov", **settings: Any) -> tuple[FedO
     return experiment.method, server
 
 
-def test_every_client_uploads_a_model_of_its_own_with_an_unknown_output(tmp_path: Path) -> None:
+def test_every_client_uploads_its_own_model_with_an_unknown_output(tmp_path: Path) -> None:
     _, server = finished(tmp_path / "run")
     models = server.state.members("models")
     assert list(models) == ["client-00", "client-01", "client-02"]
@@ -78,7 +80,7 @@ def test_accuracy_of_every_rule_comes_from_one_pass(tmp_path: Path) -> None:
         assert metrics["accuracy_top_2"] == figures[2]["closed_accuracy"]
 
 
-def test_an_objective_without_an_unknown_output_is_refused() -> None:
+def test_an_objective_without_an_unknown_output_is_rejected() -> None:
     dataset = tiny_dataset(classes=2)
     split = split_by(dataset, 2, even_shares(dataset, 2, 2))
     with pytest.raises(UserError, match=r"objective.name = 'ce' is not allowed"):
@@ -93,7 +95,7 @@ def test_an_objective_without_an_unknown_output_is_refused() -> None:
         (["--set", "method.voting=0"], "method.voting = 0 is not allowed"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_before_anything_is_written(
+def test_invalid_settings_are_rejected_before_anything_is_written(
     wrong: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.savez(tmp_path / "vectors.npz", x=np.random.default_rng(0).random((40, 6)), y=np.arange(40) % 2)
@@ -106,7 +108,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize(("counts", "samples"), [([5, 5], 9), ([-1, 10], 9)])
-def test_label_counts_that_cannot_be_are_refused(counts: list[int], samples: int, tmp_path: Path) -> None:
+def test_impossible_label_counts_are_rejected(counts: list[int], samples: int, tmp_path: Path) -> None:
     method, server = finished(tmp_path / "run")
     reply = Payload.of(
         model=server.state.group("models/client-00"),
@@ -114,17 +116,17 @@ def test_label_counts_that_cannot_be_are_refused(counts: list[int], samples: int
         info={"samples": samples},
     )
     with pytest.raises(BadReply, match="do not add up"):
-        method.check(server, reply)
+        method.phases()[0].check(server, reply)
 
 
-def test_a_client_without_samples_has_no_vote(tmp_path: Path) -> None:
+def test_a_client_without_samples_does_not_vote(tmp_path: Path) -> None:
     dataset = tiny_dataset(classes=2)
     shares = [*even_shares(dataset, 2, 2), []]
     run_tiny(tmp_path / "run", "fedov", dataset, split_by(dataset, 2, shares))
     experiment = tiny_experiment("fedov", dataset, split_by(dataset, 2, shares))
     payload = Payload.read(tmp_path / "run" / "model.safetensors")
     server = Server.from_payload(payload, experiment.task, Rng(0))
-    predictor = experiment.method.predictor(server)
+    predictor = experiment.method.answers(server).predictor(None)
     assert isinstance(predictor, OpenVote)
     assert len(predictor.models) == 2
 
@@ -169,7 +171,7 @@ def test_one_client_holding_everything_answers_unknown(tmp_path: Path, capsys: p
 
 @pytest.mark.parametrize("method", ["distilled-fedov", "distilled-close-set"])
 class TestDistilled:
-    def test_the_student_has_an_output_per_known_class_and_the_ensemble_is_gone(
+    def test_the_student_has_one_output_per_known_class_and_replaces_the_ensemble(
         self, method: str, tmp_path: Path
     ) -> None:
         dataset = tiny_dataset(classes=2)
@@ -178,9 +180,9 @@ class TestDistilled:
         server = Payload.read(tmp_path / "run" / "model.safetensors")
         assert server.group("model")["head.weight"].shape[0] == 2
         assert "models" not in server
-        assert "calibrations" not in server, "label counts are the ensemble's, too"
+        assert "calibrations" not in server, "label counts belong to the ensemble"
 
-    def test_without_public_data_it_is_refused(
+    def test_it_is_rejected_without_public_data(
         self, method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         with pytest.raises(SystemExit) as exit_:
@@ -189,7 +191,7 @@ class TestDistilled:
         assert "needs public unlabelled data" in capsys.readouterr().err
         assert not (tmp_path / "run").exists()
 
-    def test_fedprox_goes_on_from_the_student(
+    def test_fedprox_starts_from_the_student(
         self, method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """FedOV_FedProx of Figure 4."""

@@ -1,3 +1,5 @@
+"""FedOV's voting rules and calibration, against computations by hand."""
+
 from __future__ import annotations
 
 import math
@@ -7,7 +9,6 @@ import pytest
 import torch
 
 from fedwild.data.samples import Samples
-from fedwild.models import build
 from fedwild.methods.fedov.voting import (
     MIN_SAMPLES,
     NOBODY,
@@ -19,6 +20,7 @@ from fedwild.methods.fedov.voting import (
     stacked,
     stacked_outputs,
 )
+from fedwild.models import build
 
 
 def drawn(models: int, samples: int, classes: int, seed: int = 0) -> torch.Tensor:
@@ -32,7 +34,7 @@ def test_log_odds_are_those_of_the_softmax() -> None:
     assert torch.allclose(log_odds(outputs), (p[..., :-1] / p[..., -1:]).log())
 
 
-def test_votes_of_the_k_most_confident_models_for_every_k_at_once() -> None:
+def test_votes_of_the_k_most_confident_models_for_every_k() -> None:
     outputs = drawn(5, 7, 3).numpy()
     votes, unknown = confident_votes(torch.from_numpy(outputs))
     p = np.exp(outputs) / np.exp(outputs).sum(axis=-1, keepdims=True)
@@ -45,7 +47,7 @@ def test_votes_of_the_k_most_confident_models_for_every_k_at_once() -> None:
             assert np.isclose(unknown[k - 1, sample].item(), expected[-1])
 
 
-def test_counting_all_is_the_sum_of_probabilities_of_algorithm_1() -> None:
+def test_the_vote_of_all_models_is_that_of_algorithm_1() -> None:
     outputs = drawn(4, 6, 3)
     votes, _ = confident_votes(outputs)
     assert torch.equal(votes[-1].argmax(dim=1), outputs.softmax(dim=-1).sum(dim=0)[:, :-1].argmax(dim=1))
@@ -71,7 +73,7 @@ def test_calibrated_scores_by_hand() -> None:
     assert torch.allclose(calibrated_votes(outputs, calibration), expected)
 
 
-def test_equal_evidence_of_more_holders_counts_more() -> None:
+def test_equal_evidence_from_more_clients_counts_more() -> None:
     one = torch.tensor([[[3.0, 0.0, 0.0]]], dtype=torch.float64)
     for holders in (1, 4):
         calibration = Calibration(torch.zeros(holders, 2), torch.tensor([[7, 0]] * holders))
@@ -79,7 +81,7 @@ def test_equal_evidence_of_more_holders_counts_more() -> None:
         assert score.item() == pytest.approx(3 + math.log(holders))
 
 
-def test_half_of_a_models_scale_is_taken_out() -> None:
+def test_half_of_a_models_scale_is_subtracted() -> None:
     """Appendix A.3: one client's 0.01 % is another's 5 %."""
     outputs = drawn(2, 50, 2)
     medians = torch.tensor([[1.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
@@ -91,7 +93,7 @@ def test_half_of_a_models_scale_is_taken_out() -> None:
     assert torch.allclose(change, torch.tensor([3.0, 0.0], dtype=torch.float64))
 
 
-def test_a_class_that_nobody_holds_is_never_chosen() -> None:
+def test_a_class_without_clients_is_never_chosen() -> None:
     outputs = drawn(3, 20, 4)
     counts = torch.tensor([[5, 0, 1, 0]] * 3)
     scores = calibrated_votes(outputs, Calibration(torch.zeros(3, 4), counts))
@@ -99,7 +101,7 @@ def test_a_class_that_nobody_holds_is_never_chosen() -> None:
     assert bool((scores[:, 1] == NOBODY).all())
 
 
-def test_a_model_has_no_say_on_a_class_it_never_saw() -> None:
+def test_a_model_does_not_vote_on_classes_without_training_samples() -> None:
     outputs = drawn(2, 5, 3)
     calibration = Calibration(torch.zeros(2, 3), torch.tensor([[4, 4, 0], [0, 4, 4]]))
     moved = outputs.clone()
@@ -123,7 +125,7 @@ def held(per_class: dict[int, int], seed: int = 0) -> Samples:
     return Samples(torch.rand(len(y), 4, generator=generator), y, torch.arange(len(y)))
 
 
-def test_medians_of_each_class_are_drawn_half_way_to_that_of_all() -> None:
+def test_the_median_of_each_class_is_averaged_with_that_of_all_classes() -> None:
     model = build("mlp", (4,), 4)
     train, validation = held({0: 3, 2: 9}), held({0: MIN_SAMPLES, 2: MIN_SAMPLES + 3, 1: MIN_SAMPLES - 1}, seed=1)
     calibration = calibrate(model, train, validation, classes=3)
@@ -137,11 +139,13 @@ def test_medians_of_each_class_are_drawn_half_way_to_that_of_all() -> None:
     everyone = lower_median(own)
     expected = [(lower_median(own[labels == c]) + everyone) / 2 for c in (0, 2)]
     assert calibration.medians[[0, 2]].tolist() == pytest.approx(expected, abs=1e-5)
-    assert calibration.medians[1].item() == pytest.approx(everyone, abs=1e-5), "too few samples: all classes serve"
+    assert calibration.medians[1].item() == pytest.approx(everyone, abs=1e-5), (
+        "too few samples: the median of all classes is used"
+    )
     assert calibration.counts.tolist() == [3, 0, 9]
 
 
-def test_without_validation_samples_the_training_samples_serve() -> None:
+def test_without_validation_samples_training_samples_are_used() -> None:
     model = build("mlp", (4,), 3)
     train = held({0: 8, 1: 8})
     assert torch.equal(calibrate(model, train, held({}), 2).medians, calibrate(model, train, train, 2).medians)

@@ -17,10 +17,10 @@ from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.data import Dataset, Samples, Split
 from fedwild.methods.gains.adapt import Adapt
-from fedwild.methods.gains.arrival import Arrival, Status
 from fedwild.methods.gains.declare import Declare
 from fedwild.methods.gains.discover import Discover
 from fedwild.methods.gains.judge import Judge
+from fedwild.methods.gains.stage import Arrival, Status
 from fedwild.runs.events import read_events
 from tests.methods.by_hand import PLAIN, final, method_of
 from tests.tiny import joined_by, run_tiny, split_by

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedwild.core.classes import ClassRegistry
-from fedwild.methods.gains.arrival import Arrival
+from fedwild.methods.gains.stage import Arrival
 from tests.methods.gains.federation import adapting
 
 ENTRY = {"name": "a", "origin": "known", "since": 0, "stage": 0, "samples": {}}

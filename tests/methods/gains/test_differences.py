@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fedwild.methods.gains.differences import classifier_difference, embed_probes, feature_difference
+from fedwild.methods.gains.probes import classifier_difference, embed_probes, feature_difference
 from fedwild.models import build
 
 

@@ -9,8 +9,7 @@ from fedwild.contract import Server, Step
 from fedwild.contract.task import weights_of
 from fedwild.core.classes import ClassRegistry
 from fedwild.core.rng import Rng
-from fedwild.methods.gains.arrival import Arrival, Status
-from fedwild.methods.gains.stage import members
+from fedwild.methods.gains.stage import Arrival, Status, members
 from tests.methods.by_hand import PLAIN
 from tests.methods.gains.federation import adapting, phase_of
 

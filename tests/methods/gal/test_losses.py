@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedwild.methods.gal.losses import feature_distance, pairwise_bce, replay, semantic_weighted
+from fedwild.methods.gal.objective import feature_distance, pairwise_bce, replay, semantic_weighted
 
 Z = [[2.0, 1.0, -0.5], [0.3, -1.0, 4.0]]
 PROTOTYPES = [[1.0, 2.0, 0.5], [-1.0, 0.4, 3.0]]

@@ -14,8 +14,15 @@ from fedwild.core.rng import Rng
 from fedwild.core.settings import Settings
 from fedwild.data.samples import Samples
 from fedwild.methods.gal import GAL
-from fedwild.methods.gal.losses import feature_distance, pairwise_bce, replay, semantic_weighted
-from fedwild.methods.gal.objective import DISTILLATION, REPLAY, NovelObjective
+from fedwild.methods.gal.objective import (
+    DISTILLATION,
+    REPLAY,
+    NovelObjective,
+    feature_distance,
+    pairwise_bce,
+    replay,
+    semantic_weighted,
+)
 from fedwild.methods.gal.records import Discovery
 from fedwild.models import Network
 from fedwild.training.corrections import ClientCorrection

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import fedwild
 from tests.conftest import TINY, Cli, Refused
 
 
@@ -40,22 +39,6 @@ def test_wrong_arguments_are_refused_by_name(refused: Refused, finished: Path, t
     assert "--workers x is not allowed" in refused("report", finished, "--workers", "x")
     assert "is a folder" in refused("report", finished, "--out", tmp_path)
     assert "the folder 'no' does not exist" in refused("report", finished, "--out", "no/x.html")
-
-
-def test_a_folder_of_a_newer_fedwild_says_so(refused: Refused, finished: Path) -> None:
-    about = json.loads((finished / "run.json").read_text())
-    about["format"], about["versions"]["fedwild"] = 2, "9.1.0"
-    (finished / "run.json").write_text(json.dumps(about))
-    sentence = refused("report", finished)
-    assert "was written by a newer fedwild (9.1.0)" in sentence
-    assert f"this one ({fedwild.__version__}) reads 1" in sentence
-    assert "pip install --upgrade fedwild" in sentence
-
-
-def test_a_folder_of_an_unknown_format_is_refused_too(refused: Refused, finished: Path) -> None:
-    about = json.loads((finished / "run.json").read_text())
-    (finished / "run.json").write_text(json.dumps({**about, "format": "old"}))
-    assert "has format 'old'" in refused("report", finished)
 
 
 @pytest.mark.usefixtures("reports")

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedwild.training.corrections import Moon, ClientCorrection
-from fedwild.training.corrections.moon import PREVIOUS, Contrast, unrecorded
+from fedwild.contract import Client, Step
+from fedwild.contract.task import Task, weights_of
 from fedwild.core.errors import UserError
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
 from fedwild.models import Network
 from fedwild.models.norms import norm_layers
-from fedwild.core.payload import Payload
-from fedwild.contract import Client, Step
-from fedwild.core.rng import Rng
 from fedwild.runs.events import read_events
-from fedwild.contract.task import Task, weights_of
+from fedwild.training.corrections import ClientCorrection, Moon
+from fedwild.training.corrections.moon import PREVIOUS, Contrast, unrecorded
 from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset, tiny_experiment
 
 WITH_NORMS = {"name": "digit-cnn", "width": 0.1}
@@ -67,7 +67,9 @@ class Setting:
         own = {name: t for name, t in weights_of(self.previous).items() if not name.startswith("head.")}
         self.client = client_of(self.task, Payload.of(previous=own))
         self.model = self.task.network(weights_of(self.received), 3)
-        self.client_correction = Moon(Moon.Params(mu=mu, temperature=temperature)).at_client(self.client, self.model, Payload())
+        self.client_correction = Moon(Moon.Params(mu=mu, temperature=temperature)).at_client(
+            self.client, self.model, Payload()
+        )
         moved(self.model, seed=3)
 
     def embeddings(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -230,7 +232,9 @@ def test_a_model_of_another_shape_is_not_contrasted_with() -> None:
     small, large = (Task((1, 8, 8), "mlp", {"hidden": [width]}) for width in (4, 5))
     own = weights_of(small.build(3, Rng(0)))
     client = client_of(large, Payload.of(previous={name: own[name] for name in own if "head" not in name}))
-    client_correction = Moon(Moon.Params()).at_client(client, large.network(weights_of(large.build(3, Rng(0))), 3), Payload())
+    client_correction = Moon(Moon.Params()).at_client(
+        client, large.network(weights_of(large.build(3, Rng(0))), 3), Payload()
+    )
     assert client_correction.penalty(batch(), LABELS) is None
 
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedwild.training.corrections import Prox, ClientCorrection
-from fedwild.training.corrections.prox import Pull
-from fedwild.data.samples import Samples
 from fedwild.core.errors import UserError
-from fedwild.models import build
-from fedwild.training.objectives import Objective
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
+from fedwild.data.samples import Samples
+from fedwild.models import build
+from fedwild.training.corrections import ClientCorrection, Prox
+from fedwild.training.corrections.prox import Pull
 from fedwild.training.loop import LocalTraining, train
+from fedwild.training.objectives import Objective
 from tests.sketches import ToyProx
 from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset, tiny_experiment
 

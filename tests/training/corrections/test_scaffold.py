@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedwild.core.classes import ClassRegistry
-from fedwild.training.corrections import Scaffold, ClientCorrection
-from fedwild.training.corrections.scaffold import CHANGE, CONTROL, Control, padded
-from fedwild.core.errors import BadReply, UserError
-from fedwild.models import build
-from fedwild.core.payload import Payload
 from fedwild.contract import Client, Replies, Server, Step
-from fedwild.core.rng import Rng
-from fedwild.runs.events import read_events
 from fedwild.contract.task import Task, weights_of
+from fedwild.core.classes import ClassRegistry
+from fedwild.core.errors import BadReply, UserError
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.models import build
+from fedwild.runs.events import read_events
+from fedwild.training.corrections import ClientCorrection, Scaffold
+from fedwild.training.corrections.scaffold import CHANGE, CONTROL, Control, padded
 from tests.sketches import ToyScaffold
 from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset, tiny_experiment
 

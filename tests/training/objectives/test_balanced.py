@@ -7,8 +7,8 @@ import math
 import torch
 from torch.nn import functional as F
 
-from fedwild.data.samples import Samples
 from fedwild.core.settings import Settings
+from fedwild.data.samples import Samples
 from fedwild.models import build
 from fedwild.training.objectives import Balanced, Proser
 from fedwild.training.objectives.balanced import log_shares, with_shares

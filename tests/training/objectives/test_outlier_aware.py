@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedwild.core.errors import UserError
-from fedwild.core.settings import validated
+from fedwild.core.settings import validate
 from fedwild.models import Network, build
-from fedwild.training.objectives import OBJECTIVES, OutlierAware, Proser
-from fedwild.training.objectives.outlier_aware import Generator
 from fedwild.openset.adversarial import enhance
 from fedwild.openset.outliers import OUTLIERS
+from fedwild.training.objectives import OBJECTIVES, OutlierAware, Proser
+from fedwild.training.objectives.outlier_aware import Generator
 from tests.models.cases import make
 from tests.training.objectives import by_hand
 from tests.training.objectives.by_hand import dense, draw, images, labels, seeded
@@ -151,13 +151,13 @@ def test_samples_are_never_changed() -> None:
 
 def test_an_unknown_way_to_make_outliers_is_refused_with_those_there_are() -> None:
     with pytest.raises(UserError, match=r"objective\.outliers = 'noise' is not allowed.*destruction"):
-        validated(OutlierAware.Params, {"outliers": "noise"}, "objective")
+        validate(OutlierAware.Params, {"outliers": "noise"}, "objective")
 
 
 @pytest.mark.parametrize(("key", "value"), [("steps", -1), ("step_size", -0.1), ("destroyed", 3)])
 def test_impossible_settings_are_refused(key: str, value: float) -> None:
     with pytest.raises(UserError, match=rf"objective\.{key} = {value} is not allowed"):
-        validated(OutlierAware.Params, {key: value}, "objective")
+        validate(OutlierAware.Params, {key: value}, "objective")
 
 
 def test_data_that_are_no_images_are_refused() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedwild.core.errors import UserError
-from fedwild.core.settings import validated
+from fedwild.core.settings import validate
 from fedwild.models import Network, build
 from fedwild.training.objectives import OBJECTIVES, CrossEntropy, Proser
 from fedwild.training.objectives.proser import Terms, mixtures, without
@@ -203,7 +203,7 @@ def test_an_unknown_stage_is_refused_with_those_there_are() -> None:
 @pytest.mark.parametrize("key", ["dummy_weight", "mix_weight"])
 def test_negative_weights_are_refused(key: str) -> None:
     with pytest.raises(UserError, match=rf"objective\.{key} = -1 is not allowed.*>= 0"):
-        validated(Proser.Params, {key: -1}, "objective")
+        validate(Proser.Params, {key: -1}, "objective")
 
 
 @pytest.mark.parametrize("name", ["mlp", "simple-cnn", "vgg-9"])
@@ -274,7 +274,7 @@ def test_the_closed_and_the_open_loss_add_up_to_the_loss(open_weight: float) -> 
 
 def test_a_negative_open_weight_is_refused() -> None:
     with pytest.raises(UserError, match=r"objective\.open_weight = -1 is not allowed.*>= 0"):
-        validated(Proser.Params, {"open_weight": -1}, "objective")
+        validate(Proser.Params, {"open_weight": -1}, "objective")
 
 
 def test_cross_entropy_has_no_open_loss_and_says_so_in_one_sentence() -> None:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedwild.data.samples import Samples
 from fedwild.core.errors import UserError
-from fedwild.core.settings import validated
+from fedwild.core.settings import validate
+from fedwild.data.samples import Samples
 from fedwild.models import Network, build
 from fedwild.training.objectives import OBJECTIVES
 from fedwild.training.objectives.balanced import log_shares
@@ -167,4 +167,4 @@ def test_balanced_shifts_the_cross_entropy_alone() -> None:
 @pytest.mark.parametrize(("key", "value"), [("eta", -0.1), ("temperature", 0.0), ("balanced", "some")])
 def test_a_setting_that_is_not_allowed_is_refused_by_name(key: str, value: Any) -> None:
     with pytest.raises(UserError, match=rf"objective\.{key} = "):
-        validated(PrototypeContrast.Params, {key: value}, "objective")
+        validate(PrototypeContrast.Params, {key: value}, "objective")

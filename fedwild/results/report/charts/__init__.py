@@ -1,5 +1,4 @@
-"""Light charts as SVG: axes, lines, histograms, bars, heat maps and points.
+"""Small charts as SVG: lines, histograms, bars, heat maps and points.
 
-Colours are CSS custom properties, so that a chart follows the page's theme; what colour tells apart, dashes or marks
-tell apart too.
+Colours are CSS custom properties, so that charts follow the page's theme. Series differ by dashes or markers too.
 """

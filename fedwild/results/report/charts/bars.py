@@ -1,4 +1,4 @@
-"""Horizontal bars, one group for each row."""
+"""Horizontal bars: a group of bars for each row."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedwild.core.text import cut
-from fedwild.results.report.charts.frame import group, key, label, line, sign, svg, text_length
+from fedwild.results.report.charts.frame import group, label, legend, line, svg, symbol, text_width
 from fedwild.results.report.charts.scale import Scale
 from fedwild.results.report.markup import Html, joined, tag
 
-WIDTH, BAR, GAP, NAME = 420.0, 15.0, 10.0, 22
+WIDTH, BAR, GAP, MAX_NAME = 420.0, 15.0, 10.0, 22
 
 
 def bar_chart(
-    rows: Sequence[str], series: Sequence[tuple[str, Sequence[float]]], about: str, shown: Callable[[float], str]
+    rows: Sequence[str], series: Sequence[tuple[str, Sequence[float]]], about: str, to_text: Callable[[float], str]
 ) -> Html:
-    """For each row a bar of every series, with its value at the end; `shown` makes a value text."""
-    names = [cut(row, NAME) for row in rows]
-    left = 8 + max(map(text_length, names), default=0)
+    """Return one bar per row and series, with its value as text at its end. A single series has no legend."""
+    names = [cut(row, MAX_NAME) for row in rows]
+    left = 8 + max(map(text_width, names), default=0)
     values = np.array([values for _, values in series], dtype=float)
-    room = 10 + max((text_length(shown(float(v))) for v in values.flat), default=0)
+    room = 10 + max((text_width(to_text(float(value))) for value in values.flat), default=0)
     across = Scale(0, float(values.max(initial=0)) or 1.0, left, WIDTH - room)
     pitch = BAR * len(series) + GAP
     content = [line(left, 2, left, 2 + pitch * len(rows), "axis")]
@@ -29,33 +29,14 @@ def bar_chart(
         top = 2 + row * pitch + GAP / 2
         content.append(label(left - 6, top + BAR * len(series) / 2 + 4, name, "end"))
         for number, value in enumerate(values[:, row].tolist()):
-            y = top + number * BAR
-            bar = tag("rect", x=left, y=y + 1, width=max(0.5, float(across(value)) - left), height=BAR - 2)
+            y, end = top + number * BAR, max(left, float(across(value)))
+            bar = tag("rect", x=left, y=y + 1, width=max(0.5, end - left), height=BAR - 2)
             content.append(group(bar, class_=f"bar s{number}"))
-            content.append(label(float(across(value)) + 5, y + BAR / 2 + 4, shown(value), "start"))
+            content.append(label(end + 5, y + BAR / 2 + 4, to_text(value), "start"))
     chart = svg(WIDTH, 6 + pitch * len(rows), about, *content)
-    return joined([chart, key([(swatch(number), name) for number, (name, _) in enumerate(series)])])
-
-
-def stacked_bars(rows: Sequence[str], parts: Sequence[str], shares: Sequence[Sequence[float]], about: str) -> Html:
-    """For each row one bar, cut into parts that are shares of it."""
-    names = [cut(row, NAME) for row in rows]
-    left = 8 + max(map(text_length, names), default=0)
-    across = Scale(0, 1, left, WIDTH - 8)
-    content: list[Html] = []
-    for row, name in enumerate(names):
-        top = 4 + row * (BAR + GAP)
-        content.append(label(left - 6, top + BAR / 2 + 4, name, "end"))
-        start = 0.0
-        for number, share in enumerate(shares[row]):
-            text = f"{parts[number]}: {100 * share:.1f} %"
-            x, end = float(across(start)), float(across(start + share))
-            bar = tag("rect", tag("title", text), x=x, y=top, width=max(0.0, end - x), height=BAR)
-            content.append(group(bar, class_=f"bar s{number}"))
-            start += share
-    chart = svg(WIDTH, 8 + (BAR + GAP) * len(rows), about, *content)
-    return joined([chart, key([(swatch(number), part) for number, part in enumerate(parts)])])
+    entries = [(swatch(number), name) for number, (name, _) in enumerate(series)]
+    return chart if len(series) == 1 else joined([chart, legend(entries)])
 
 
 def swatch(number: int) -> Html:
-    return sign(group(tag("rect", x=5, y=1, width=16, height=10), class_=f"bar s{number}"))
+    return symbol(group(tag("rect", x=5, y=1, width=16, height=10), class_=f"bar s{number}"))

@@ -1,4 +1,4 @@
-"""The frame of a chart: its axes, their numbers and names, and the key to its series."""
+"""The frame of a chart: its axes with their numbers and names, and the legend."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedwild.core.text import cut
-from fedwild.results.report.charts.scale import Scale, labels, root_ticks, ticks
+from fedwild.results.report.charts.scale import Scale, root_ticks, tick_labels, ticks
 from fedwild.results.report.markup import Html, joined, short, tag
 
-LETTER = 6.9
-"""About the width of a character at the charts' text size, 11; wide fonts have room, too."""
-LARGEST = 1.25
-"""No chart is drawn larger than this, in pixels for each unit."""
-SERIES = 8
-"""So many series have a colour and a dash of their own; then they repeat."""
+CHARACTER = 6.9
+"""The width of a character at the text size of charts (11), also in wide fonts."""
+MAX_SCALE = 1.25
+"""The largest size at which a chart is shown, in pixels per unit."""
+STYLES = 8
+"""The number of series with different colours and dashes; further series repeat them."""
 
 
-def text_length(text: str) -> float:
-    """About how wide a text is."""
-    return LETTER * len(text)
+def text_width(text: str) -> float:
+    """Return the approximate width of a text."""
+    return CHARACTER * len(text)
 
 
 def label(x: float, y: float, text: str, anchor: str = "middle", class_: str = "tick", **more: str) -> Html:
-    """Text at a place."""
     return tag("text", text, x=x, y=y, text_anchor=anchor, class_=class_, **more)
 
 
@@ -33,21 +32,21 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Html:
 
 @dataclass(frozen=True)
 class Axis:
-    """What runs along one side of a chart."""
+    """One axis of a chart."""
 
     name: str
     low: float
     high: float
     percent: bool = False
     whole: bool = False
-    """Only whole numbers, such as rounds, are marked."""
+    """Whether only whole numbers have ticks, as for rounds."""
     root: bool = False
-    """Places go by the square root of values, so that small ones are seen beside large ones."""
+    """Whether coordinates follow the square root of values, so that small values remain visible."""
 
-    def marks(self, about: int) -> tuple[list[float], list[str]]:
-        """Values with a tick, and their texts."""
-        values = root_ticks(self.high) if self.root else ticks(self.low, self.high, about, self.whole)
-        return values, labels(values, self.percent)
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return the values with a tick, and their texts."""
+        values = root_ticks(self.high) if self.root else ticks(self.low, self.high, whole=self.whole)
+        return list(zip(values, tick_labels(values, self.percent), strict=True))
 
     def scale(self, start: float, end: float) -> Scale:
         return Scale(self.low, self.high, start, end, self.root)
@@ -64,7 +63,7 @@ class Frame:
 
     @property
     def left(self) -> float:
-        return 12 + max((text_length(text) for text in self.y.marks(5)[1]), default=0)
+        return 12 + max((text_width(text) for _, text in self.y.ticks()), default=0)
 
     @property
     def top(self) -> float:
@@ -80,48 +79,44 @@ class Frame:
 
     @property
     def across(self) -> Scale:
+        """The horizontal coordinate of a value."""
         return self.x.scale(self.left, self.right)
 
     @property
     def up(self) -> Scale:
+        """The vertical coordinate of a value."""
         return self.y.scale(self.bottom, self.top)
 
-    def drawn(self, about: str, *content: Html) -> Html:
-        """The chart with its content; `about` is what a screen reader says."""
-        parts = [*self._below(), *self._aside(), *content]
-        return svg(self.width, self.height, about, *parts)
+    def draw(self, about: str, *content: Html) -> Html:
+        """Return the chart with its content; `about` is the text for screen readers."""
+        return svg(self.width, self.height, about, *self._x_axis(), *self._y_axis(), *content)
 
-    def _below(self) -> list[Html]:
-        values, texts = self.x.marks(5)
-        parts = [label(self.across(v), self.bottom + 16, text) for v, text in zip(values, texts, strict=True)]
-        middle = (self.left + self.right) / 2
+    def _x_axis(self) -> list[Html]:
         return [
             line(self.left, self.bottom, self.right, self.bottom, "axis"),
-            *parts,
-            label(middle, self.height - 5, self.x.name, class_="name"),
+            *(label(self.across(value), self.bottom + 16, text) for value, text in self.x.ticks()),
+            label((self.left + self.right) / 2, self.height - 5, self.x.name, class_="name"),
         ]
 
-    def _aside(self) -> list[Html]:
-        values, texts = self.y.marks(5)
-        parts = [line(self.left, self.up(v), self.right, self.up(v), "grid") for v in values]
-        parts += [label(self.left - 6, self.up(v) + 4, text, "end") for v, text in zip(values, texts, strict=True)]
+    def _y_axis(self) -> list[Html]:
+        parts = [line(self.left, self.up(value), self.right, self.up(value), "grid") for value, _ in self.y.ticks()]
+        parts += [label(self.left - 6, self.up(value) + 4, text, "end") for value, text in self.y.ticks()]
         return [*parts, label(2, 13, self.y.name, "start", "name")]
 
 
 def svg(width: float, height: float, about: str, *content: Html) -> Html:
-    """A picture that scales with the page, but not so far that its text outgrows the page's."""
-    box, most = f"0 0 {short(width)} {short(height)}", f"max-width:{short(width * LARGEST)}px"
-    return tag("svg", *content, viewBox=box, role="img", aria_label=about, class_="chart", style=most)
+    """Return a picture that scales with the page, up to MAX_SCALE."""
+    box, limit = f"0 0 {short(width)} {short(height)}", f"max-width:{short(width * MAX_SCALE)}px"
+    return tag("svg", *content, viewBox=box, role="img", aria_label=about, class_="chart", style=limit)
 
 
-def key(entries: Sequence[tuple[Html, str]]) -> Html:
-    """The key below a chart: what each sign stands for."""
-    items = [tag("li", sign, cut(name, 40), title=name) for sign, name in entries]
-    return tag("ul", *items, class_="key")
+def legend(entries: Sequence[tuple[Html, str]]) -> Html:
+    """Return the legend below a chart: symbols and what they stand for."""
+    return tag("ul", *(tag("li", drawn, cut(name, 40), title=name) for drawn, name in entries), class_="key")
 
 
-def sign(*content: Html) -> Html:
-    """A small picture for the key."""
+def symbol(*content: Html) -> Html:
+    """Return a small picture for the legend."""
     return tag("svg", *content, viewBox="0 0 26 12", class_="sign", aria_hidden="true")
 
 

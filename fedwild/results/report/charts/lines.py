@@ -1,4 +1,4 @@
-"""Line charts: several series over a common axis, with gaps where a value is missing."""
+"""Line charts: several series over a common axis, with gaps where values are missing."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fedwild.core.text import cut
-from fedwild.results.report.charts.frame import SERIES, Axis, Frame, group, key, label, line, sign, text_length
-from fedwild.results.report.charts.scale import Scale, reach, thinned, widened
+from fedwild.core.text import cut, percent
+from fedwild.results.report.charts.frame import STYLES, Axis, Frame, group, label, legend, line, symbol, text_width
+from fedwild.results.report.charts.scale import rounded_range, thin_out, value_range
 from fedwild.results.report.markup import Html, joined, short, tag
 
-MAX_MARKS = 14
-"""On one line; marks tell series apart where colours do not."""
+MAX_MARKERS = 14
+"""The maximum number of markers on a line. Markers distinguish series without colours."""
 
 
 @dataclass(frozen=True)
@@ -32,61 +32,65 @@ def line_chart(
     x_name: str,
     y_name: str,
     *,
-    percent: bool = False,
+    is_percent: bool = False,
+    include_zero: bool = True,
     borders: Sequence[tuple[float, str]] = (),
 ) -> Html:
-    """Lines over whole numbers, such as rounds; `percent` for shares, whose axis runs from 0 to 1.
+    """Return a chart of lines. The axis of shares, shown as percentages, runs at least from 0 to 1.
 
-    `borders` are places on the x axis where something begins, with its name.
+    `borders` are values on the x axis where something begins, with its name.
     """
-    shown = [s for s in series if any(has(y) for y in s.y)]
+    shown = [s for s in series if any(map(has_value, s.y))]
     if not shown:
-        return tag("p", "There are no figures to draw yet.", class_="why")
-    low, high = reach([x for s in shown for x in s.x])
-    figures = [y for s in shown for y in s.y]
-    bottom, top = widened(*reach(figures, from_zero=True))
-    if percent:
+        return tag("p", "No values to draw yet.", class_="why")
+    low, high = value_range([x for s in shown for x in s.x])
+    bottom, top = rounded_range(*value_range([y for s in shown for y in s.y], include_zero))
+    if is_percent:
         bottom, top = min(0.0, bottom), max(1.0, top)
-    frame = Frame(Axis(x_name, low, high, whole=True), Axis(y_name, bottom, top, percent=percent))
-    content = [*borders_of(frame, borders)]
-    content += [drawn(frame, s, number, percent) for number, s in enumerate(shown)]
-    about = f"{y_name} over {x_name}: {', '.join(s.name for s in shown[:SERIES])}"
-    chart = frame.drawn(about, *content)
-    # A single line needs no key where the axis says its name.
+    whole = all(float(x).is_integer() for s in shown for x in s.x)
+    frame = Frame(Axis(x_name, low, high, whole=whole), Axis(y_name, bottom, top, percent=is_percent))
+    content = [*draw_borders(frame, borders), *(draw_series(frame, s, number) for number, s in enumerate(shown))]
+    about = f"{y_name} over {x_name}: {', '.join(s.name for s in shown[:STYLES])}"
+    chart = frame.draw(about, *content)
+    # A single line that has the name of the axis needs no legend.
     single = len(shown) == 1 and shown[0].name == y_name
-    return chart if single else joined([chart, key([(line_sign(i), s.name) for i, s in enumerate(shown)])])
+    return chart if single else joined([chart, legend([(line_symbol(i), s.name) for i, s in enumerate(shown)])])
 
 
-def drawn(frame: Frame, series: Series, number: int, percent: bool) -> Html:
-    """A line with marks on it; they say their values when pointed at."""
-    x, y = thinned(series.x, [math.nan if not has(value) else value for value in series.y])
-    places = np.column_stack([frame.across(x.astype(float)), frame.up(y.astype(float))])
-    known = np.nonzero(np.isfinite(y.astype(float)))[0]
-    step = -(-len(known) // MAX_MARKS)
-    last = known[-1:].tolist()
-    marked = sorted({*known[::step].tolist(), *last})
-    marks = [
+def draw_series(frame: Frame, series: Series, number: int) -> Html:
+    """Return a line with markers, whose tooltips give the values."""
+    x, y, points = points_of(frame, series)
+    finite = np.nonzero(np.isfinite(y))[0]
+    marked = sorted({*finite[:: -(-len(finite) // MAX_MARKERS)].tolist(), *finite[-1:].tolist()})
+    texts = [percent(y[i]) if frame.y.percent else f"{y[i]:.4g}" for i in marked]
+    markers = [
         tag(
             "path",
-            tag("title", f"{series.name}: {figure(float(y[i]), percent)} ({frame.x.name} {float(x[i]):g})"),
-            d=mark(number, *places[i].tolist()),
+            tag("title", f"{series.name}: {text} ({frame.x.name} {x[i]:g})"),
+            d=marker(number, *points[i].tolist()),
         )
-        for i in marked
+        for i, text in zip(marked, texts, strict=True)
     ]
-    curve = tag("path", d=path(places), class_="line")
-    return group(curve, group(*marks, class_="marks"), class_=f"s{number % SERIES}")
+    curve = tag("path", d=path(points), class_="line")
+    return group(curve, group(*markers, class_="marks"), class_=f"s{number % STYLES}")
 
 
-def has(value: float | None) -> bool:
-    """Whether there is a value to draw."""
+def points_of(frame: Frame, series: Series) -> tuple[Any, Any, Any]:
+    """Return x (n,), y (n,) with NaN for missing values, and their coordinates (n, 2)."""
+    thinned = thin_out(series.x, [value if has_value(value) else math.nan for value in series.y])
+    x, y = (column.astype(float) for column in thinned)
+    return x, y, np.column_stack([frame.across(x), frame.up(y)])
+
+
+def has_value(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
 
 
-def path(places: Any) -> str:
-    """A line through places (n, 2), interrupted where one is not finite; a lone point becomes a dot."""
+def path(points: Any) -> str:
+    """Return a line through points (n, 2), interrupted where one is not finite."""
     pieces: list[str] = []
     pen_down = False
-    for x, y in np.asarray(places, dtype=float).tolist():
+    for x, y in np.asarray(points, dtype=float).tolist():
         if not (math.isfinite(x) and math.isfinite(y)):
             pen_down = False
             continue
@@ -95,8 +99,8 @@ def path(places: Any) -> str:
     return "".join(pieces)
 
 
-def mark(number: int, x: float, y: float, r: float = 3) -> str:
-    """A circle, square, diamond or triangle, by the number of the series, as a path."""
+def marker(number: int, x: float, y: float, r: float = 3) -> str:
+    """Return a circle, square, diamond or triangle, by the number of the series, as a path."""
     shapes = (
         f"m{short(-r)} 0a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0",
         f"m{short(-r)} {short(-r)}h{2 * r}v{2 * r}h{-2 * r}z",
@@ -106,66 +110,51 @@ def mark(number: int, x: float, y: float, r: float = 3) -> str:
     return f"M{short(x)} {short(y)}{shapes[number % len(shapes)]}"
 
 
-def line_sign(number: int) -> Html:
-    """A bit of line with its mark, for the key."""
-    parts = tag("path", d="M1 6L25 6", class_="line"), tag("path", d=mark(number, 13, 6), class_="marks")
-    return sign(group(*parts, class_=f"s{number % SERIES}"))
+def line_symbol(number: int) -> Html:
+    """Return a short line with its marker, for the legend."""
+    parts = tag("path", d="M1 6L25 6", class_="line"), tag("path", d=marker(number, 13, 6), class_="marks")
+    return symbol(group(*parts, class_=f"s{number % STYLES}"))
 
 
-def borders_of(frame: Frame, borders: Sequence[tuple[float, str]]) -> list[Html]:
-    """Thin lines where something begins; a name is left out where the one before needs the room."""
+def draw_borders(frame: Frame, borders: Sequence[tuple[float, str]]) -> list[Html]:
+    """Return thin vertical lines with their names; a name is omitted if it would cover the one before."""
     parts: list[Html] = []
-    free = 2 + text_length(frame.y.name) + 12
-    for place, name in borders:
-        x = float(frame.across(place))
+    free = 2 + text_width(frame.y.name) + 12
+    for value, name in borders:
+        x = float(frame.across(value))
         parts.append(line(x, frame.top - 8, x, frame.bottom, "border"))
         text = cut(name, 14)
-        if x + 3 >= free and x + 3 + text_length(text) <= frame.width:
+        if x + 3 >= free and x + 3 + text_width(text) <= frame.width:
             parts.append(label(x + 3, frame.top - 9, text, "start", "note"))
-            free = x + 3 + text_length(text) + 6
+            free = x + 3 + text_width(text) + 6
     return parts
 
 
-def figure(value: float, percent: bool) -> str:
-    return f"{100 * value:.1f} %" if percent else f"{value:.4g}"
-
-
-def curve_chart(
-    curves: Sequence[Series], x_name: str, y_name: str, diagonal: bool, point: tuple[float, float, str] | None
-) -> Html:
-    """Curves of shares over shares, both from 0 to 1, such as ROC; `point` is where the threshold is on it."""
+def curve_chart(curve: Series, y_name: str, x_name: str, diagonal: bool, point: tuple[float, float]) -> Html:
+    """Return a curve of shares over shares, such as the ROC curve; `point` marks the threshold."""
     frame = Frame(Axis(x_name, 0, 1, percent=True), Axis(y_name, 0, 1, percent=True), height=300)
     content: list[Html] = []
     entries: list[tuple[Html, str]] = []
     if diagonal:
         content.append(line(frame.left, frame.bottom, frame.right, frame.top, "chance"))
-        entries.append((sign(line(1, 6, 25, 6, "chance")), "by chance"))
-    for number, curve in enumerate(curves):
-        x, y = thinned(curve.x, curve.y)
-        places = np.column_stack([frame.across(x.astype(float)), frame.up(y.astype(float))])
-        content.append(group(tag("path", d=path(places), class_="line"), class_=f"s{number % SERIES}"))
-        stroke = tag("path", d="M1 6L25 6", class_="line")
-        entries.append((sign(group(stroke, class_=f"s{number % SERIES}")), curve.name))
-    if point is not None:
-        across, up, name = point
-        place = float(frame.across(across)), float(frame.up(up))
-        content.append(tag("path", tag("title", name), d=mark(0, *place, 4), class_="here"))
-        entries.append((sign(tag("path", d=mark(0, 13, 6, 4), class_="here")), name))
-    return joined([frame.drawn(f"{y_name} over {x_name}", *content), key(entries)])
+        entries.append((symbol(line(1, 6, 25, 6, "chance")), "chance"))
+    _, _, points = points_of(frame, curve)
+    content.append(group(tag("path", d=path(points), class_="line"), class_="s0"))
+    entries.append((symbol(group(tag("path", d="M1 6L25 6", class_="line"), class_="s0")), curve.name))
+    name = "at the threshold"
+    x, y = float(frame.across(point[0])), float(frame.up(point[1]))
+    content.append(tag("path", tag("title", name), d=marker(0, x, y, 4), class_="here"))
+    entries.append((symbol(tag("path", d=marker(0, 13, 6, 4), class_="here")), name))
+    return joined([frame.draw(f"{y_name} over {x_name}", *content), legend(entries)])
 
 
 def many_lines(series: Sequence[Series], x_name: str, y_name: str) -> Html:
-    """Thin lines of the same kind, one of which the page can bring out by its name."""
-    low, high = reach([x for s in series for x in s.x])
-    bottom, top = widened(*reach([y for s in series for y in s.y], from_zero=True))
+    """Return thin lines of the same colour, one per client. The page can highlight one of them by name."""
+    low, high = value_range([x for s in series for x in s.x])
+    bottom, top = rounded_range(*value_range([y for s in series for y in s.y], include_zero=True))
     frame = Frame(Axis(x_name, low, high, whole=True), Axis(y_name, bottom, top), width=860, height=300)
-    return frame.drawn(
-        f"{y_name} over {x_name} of {len(series)} clients",
-        *(thin(frame.across, frame.up, s) for s in series),
-    )
-
-
-def thin(across: Scale, up: Scale, series: Series) -> Html:
-    x, y = thinned(series.x, [math.nan if not has(value) else value for value in series.y])
-    places = np.column_stack([across(x.astype(float)), up(y.astype(float))])
-    return tag("path", tag("title", series.name), d=path(places), class_="line thin", data_client=series.name)
+    lines = [
+        tag("path", tag("title", s.name), d=path(points_of(frame, s)[2]), class_="line thin", data_client=s.name)
+        for s in series
+    ]
+    return frame.draw(f"{y_name} over {x_name} of {len(series)} clients", *lines)

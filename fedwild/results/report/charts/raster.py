@@ -1,4 +1,4 @@
-"""Pictures inside the page: PNG files as text, kept small."""
+"""Images inside the page: PNG files as data URIs, kept small."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from PIL import Image
 from fedwild.results.report.charts.scale import Real
 from fedwild.results.report.markup import Html, tag
 
-LARGE, LARGEST = 120_000, 400_000
-"""Bytes: larger pictures get fewer colours; those that are then still too large get smaller."""
+LARGE, MAX_BYTES = 120_000, 400_000
+"""Images above LARGE bytes get fewer colours; images above MAX_BYTES are then reduced in size."""
+MAX_PIXELS = 100_000
+"""The maximum number of pixels of a heat map."""
 BLUE = (0, 114, 178)
 
 
-def picture(image: Image.Image, about: str, class_: str = "picture") -> Html:
-    """A picture of any size, made small enough for the page."""
+def embed_image(image: Image.Image, about: str) -> Html:
+    """Return an image of any size, made small enough for the page."""
     data = png(image)
     if len(data) > LARGE:
         data = png(few_colours(image))
-    while len(data) > LARGEST:
-        # Noise needs as many bytes as it has pixels, so that one step is mostly enough.
-        scale = 0.95 * math.sqrt(LARGEST / len(data))
+    while len(data) > MAX_BYTES:
+        # The size of a noisy image is proportional to its pixels, so one step is usually enough.
+        scale = 0.95 * math.sqrt(MAX_BYTES / len(data))
         image = image.resize((max(1, int(image.width * scale)), max(1, int(image.height * scale))))
         data = png(few_colours(image))
-    return tag("img", src=uri(data), alt=about, width=image.width, height=image.height, class_=class_)
+    return tag("img", src=data_uri(data), alt=about, width=image.width, height=image.height, class_="picture")
 
 
 def few_colours(image: Image.Image) -> Image.Image:
@@ -40,12 +42,21 @@ def png(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def uri(data: bytes) -> str:
+def data_uri(data: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
 def shades_uri(shades: Real) -> str:
-    """Shades (rows, columns) from 0 to 1, a pixel each: blue, and the clearer the smaller, as on any background."""
-    alpha = (shades.clip(0, 1) * 255).round().astype(np.uint8)
-    pixels = np.dstack([*(np.full_like(alpha, level) for level in BLUE), alpha])
-    return uri(png(Image.fromarray(pixels)))
+    """Return shades (rows, columns) from 0 to 1 as an image, blue with the shade as opacity, a pixel per cell.
+
+    Neighbouring cells are averaged above MAX_PIXELS.
+    """
+    alpha = Image.fromarray((shades.clip(0, 1) * 255).round().astype(np.uint8))
+    if shades.size > MAX_PIXELS:
+        scale = math.sqrt(MAX_PIXELS / shades.size)
+        alpha = alpha.resize(
+            (max(1, int(alpha.width * scale)), max(1, int(alpha.height * scale))), Image.Resampling.BOX
+        )
+    image = Image.new("RGB", alpha.size, BLUE)
+    image.putalpha(alpha)
+    return data_uri(png(image))

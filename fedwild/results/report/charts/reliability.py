@@ -1,28 +1,27 @@
-"""Reliability diagrams: how often answers of a given confidence are right."""
+"""Reliability diagrams: accuracy by confidence."""
 
 from __future__ import annotations
 
+from fedwild.core.text import percent
 from fedwild.results.report.calibration import Calibration
-from fedwild.results.report.charts.frame import Axis, Frame, group, key, line, sign
+from fedwild.results.report.charts.frame import Axis, Frame, group, legend, line, symbol
 from fedwild.results.report.markup import Html, joined, tag
 
 
 def reliability_chart(calibration: Calibration) -> Html:
-    """A bar for each bin of confidence; on the diagonal, confidence says how often answers are right."""
-    frame = Frame(
-        Axis("confidence", 0, 1, percent=True), Axis("share of right answers", 0, 1, percent=True), height=300
-    )
+    """Return a bar for each bin of confidence. Bars end on the diagonal if confidence equals accuracy."""
+    frame = Frame(Axis("confidence", 0, 1, percent=True), Axis("accuracy", 0, 1, percent=True), height=300)
     content = []
-    for low, high, count, right in calibration.rows():
-        left, top = float(frame.across(low)), float(frame.up(right))
+    for low, high, count, accuracy in calibration.rows():
+        left, top = float(frame.across(low)), float(frame.up(accuracy))
         width = float(frame.across(high)) - left
-        told = f"confidence {100 * low:.0f} to {100 * high:.0f} %: {100 * right:.1f} % of {count} right"
-        bar = tag("rect", tag("title", told), x=left + 1, y=top, width=width - 2, height=frame.bottom - top)
+        text = f"confidence {100 * low:.0f} to {100 * high:.0f} %: {percent(accuracy)} of {count} correct"
+        bar = tag("rect", tag("title", text), x=left + 1, y=top, width=width - 2, height=frame.bottom - top)
         content.append(group(bar, class_="pale s0"))
     content.append(line(frame.left, frame.bottom, frame.right, frame.top, "chance"))
-    answers = sign(group(tag("rect", x=5, y=1, width=16, height=10), class_="pale s0"))
+    bar = symbol(group(tag("rect", x=5, y=1, width=16, height=10), class_="pale s0"))
     entries = [
-        (answers, f"answers; ECE {100 * calibration.error:.1f} %"),
-        (sign(line(1, 6, 25, 6, "chance")), "confidence as it should be"),
+        (bar, f"answers, ECE {percent(calibration.error)}"),
+        (symbol(line(1, 6, 25, 6, "chance")), "perfect calibration"),
     ]
-    return joined([frame.drawn("reliability diagram", *content), key(entries)])
+    return joined([frame.draw("reliability diagram", *content), legend(entries)])

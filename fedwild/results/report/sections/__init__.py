@@ -1,31 +1,35 @@
-"""The parts of a report, in the order in which they appear; each says itself whether it concerns a run."""
+"""The sections of a report in their order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fedwild.core.errors import UserError
 from fedwild.results.report.facts import Facts
-from fedwild.results.report.markup import Html
+from fedwild.results.report.guard import guarded, log
+from fedwild.results.report.markup import Html, tag
 from fedwild.results.report.sections import (
-    boundary,
     classes,
     clients,
     cost,
     discovery,
-    log,
-    masks,
-    newcomer,
+    exhibits,
     openset,
     outliers,
     overview,
     progress,
     samples,
 )
+from fedwild.results.report.sections import log as log_section
 
 
 def always(facts: Facts) -> bool:
     return True
+
+
+def never(facts: Facts) -> bool:
+    return False
 
 
 def nothing(facts: Facts) -> str:
@@ -33,38 +37,81 @@ def nothing(facts: Facts) -> str:
 
 
 def no_views(facts: Facts) -> str:
-    return "" if facts.views else facts.no_views
+    return facts.no_views
 
 
 def no_data(facts: Facts) -> str:
     return facts.no_data
 
 
+def no_exhibits(facts: Facts) -> str:
+    return facts.no_exhibits
+
+
+def empty(facts: Facts) -> Html:
+    return Html()
+
+
 @dataclass(frozen=True)
 class Section:
-    """One part of the page."""
+    """One section of the page. It also shows the method's exhibits that name its title as their section."""
 
     id: str
     title: str
-    draw: Callable[[Facts], Html]
-    concerns: Callable[[Facts], bool] = always
+    content: Callable[[Facts], Html]
+    is_relevant: Callable[[Facts], bool] = always
     missing: Callable[[Facts], str] = nothing
-    """Why there is nothing to draw it from; an empty text if there is."""
+    """Returns why the section cannot be drawn; an empty text if it can."""
+
+    def is_shown(self, facts: Facts) -> bool:
+        """Whether the section is relevant and can be drawn."""
+        try:
+            return self.is_relevant(facts) and not self.missing(facts)
+        except UserError:
+            # The sections that need what is missing give the reason.
+            return False
+        except Exception as error:
+            log.warning("report: section %r is omitted: %s: %s", self.title, type(error).__name__, error)
+            return False
+
+    def draw(self, facts: Facts) -> Html:
+        shown = exhibits.draw(facts, self.title)
+        return tag(
+            "section", tag("h2", self.title), shown, guarded(self.title, lambda: self.content(facts)), id=self.id
+        )
 
 
-SECTIONS = (
-    Section("run", "What was run", overview.draw),
-    Section("progress", "Round by round", progress.draw),
-    Section("newcomer", "The newcomer", newcomer.draw, newcomer.concerns),
-    Section("discovery", "Discovered classes", discovery.draw, discovery.concerns),
+BEFORE_EXHIBITS = (
+    Section("run", "Overview", overview.draw),
+    Section("progress", "Rounds", progress.draw),
+    Section("discovery", "Discovered classes", discovery.draw, discovery.is_relevant),
+    Section("exhibits", "Exhibits of the method", empty, never, no_exhibits),
+)
+AFTER_EXHIBITS = (
     Section("open-set", "Known and unknown", openset.draw, missing=no_views),
     Section("answers", "Answers by class", classes.draw_answers, missing=no_views),
     Section("samples", "Samples", samples.draw, missing=no_views),
-    Section("masks", "Subnetworks", masks.draw, masks.concerns),
-    Section("outliers", "Outliers", outliers.draw, outliers.concerns),
-    Section("boundary", "Boundary samples", boundary.draw, boundary.concerns),
-    Section("data", "Who holds what", classes.draw_data, missing=no_data),
-    Section("cost", "Time and bytes", cost.draw),
+    Section("outliers", "Outliers", outliers.draw, outliers.is_relevant),
+    Section("data", "Data by client", classes.draw_data, missing=no_data),
+    Section("cost", "Time and communication", cost.draw),
     Section("clients", "Clients", clients.draw),
-    Section("log", "Log", log.draw),
+    Section("log", "Log", log_section.draw),
 )
+
+
+def shown_sections(facts: Facts) -> list[Section]:
+    """Return the sections that are drawn; exhibits that name no other section have their own."""
+    before, after = ([s for s in part if s.is_shown(facts)] for part in (BEFORE_EXHIBITS, AFTER_EXHIBITS))
+    titles = {section.title for section in (*before, *after)}
+    names = dict.fromkeys(exhibit.section for exhibit in facts.exhibits if exhibit.section not in titles)
+    added = [Section(f"exhibits-{number}", name, empty) for number, name in enumerate(names, start=1)]
+    return [*before, *added, *after]
+
+
+def missing_sections(facts: Facts) -> dict[str, list[str]]:
+    """Return the titles of the sections that cannot be drawn, by reason."""
+    titles: dict[str, list[str]] = {}
+    for section in (*BEFORE_EXHIBITS, *AFTER_EXHIBITS):
+        if reason := section.missing(facts):
+            titles.setdefault(reason, []).append(section.title)
+    return titles

@@ -1,10 +1,9 @@
-"""Where the model puts samples: a map of their embeddings."""
+"""A map of the model's embeddings of test samples."""
 
 from __future__ import annotations
 
 import colorsys
 from inspect import signature
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,50 +12,48 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedwild.core.classes import UNKNOWN_NAME
 from fedwild.core.errors import UserError
+from fedwild.core.rng import Rng
+from fedwild.lifecycle.run import Run
 from fedwild.results.pictures.features import MIN_SAMPLES, check_embeddings, drawn, perplexity_for
+from fedwild.results.report.answers import ModelAnswers
 from fedwild.results.report.charts.scatter import Cloud, scatter
 from fedwild.results.report.facts import Facts
 from fedwild.results.report.figure import figure
 from fedwild.results.report.markup import Html
-from fedwild.results.report.seen import Seen
-from fedwild.core.rng import Rng
-
-if TYPE_CHECKING:
-    from fedwild.api import Run
 
 Real = NDArray[np.float64]
 
 SAMPLES, ITERATIONS = 300, 500
 PALETTE = 10
-"""So many classes have a colour of the page's own."""
+"""The number of classes with a colour from the palette."""
 MAX_NAMED = 16
-"""With more classes than this the key has one entry for all of them."""
+"""With more classes, the legend has one entry for all known classes."""
 
 
-def map_figure(facts: Facts, seen: Seen) -> Html:
-    """The map, or why there is none."""
+def map_figure(facts: Facts, answers: ModelAnswers) -> Html:
     about = (
-        f"Embeddings of up to {SAMPLES} test samples by t-SNE: neighbours stay near each other, far distances mean "
-        "nothing. Dots are known classes, triangles novel and crosses unknown ones."
+        f"Embeddings of up to {SAMPLES} test samples, projected by t-SNE. Neighbours stay close; large distances have "
+        "no meaning. Dots are known classes, triangles novel classes, crosses unknown classes."
     )
-    return figure("Feature map", lambda: feature_map(facts.run, seen), about)
+    return figure("Feature map", lambda: feature_map(facts.run, answers), about)
 
 
-def feature_map(run: Run, seen: Seen) -> Html:
-    places = drawn(np.arange(len(seen.rows)), SAMPLES, Rng(run.config.seed).child("report", "features"))
+def feature_map(run: Run, answers: ModelAnswers) -> Html:
+    places = drawn(np.arange(len(answers.rows)), SAMPLES, Rng(run.config.seed).child("report", "features"))
     if len(places) < MIN_SAMPLES:
-        raise UserError(f"a map takes at least {MIN_SAMPLES} test samples, and there are {len(places)}.")
-    embeddings = run.embed(run.experiment.dataset.x_test[seen.rows[places]], seen.client).flatten(1).double().numpy()
+        raise UserError(f"a map needs at least {MIN_SAMPLES} test samples, and there are {len(places)}.")
+    x = run.experiment.dataset.x_test[answers.rows[places]]
+    embeddings = run.embed(x, answers.client).flatten(1).double().numpy()
     check_embeddings(embeddings)
-    return scatter(clouds(seen, places, on_a_map(embeddings, run.config.seed)), "feature map")
+    return scatter(clouds(answers, places, project(embeddings, run.config.seed)), "feature map")
 
 
-def on_a_map(embeddings: Real, seed: int) -> Real:
-    """Points (n, 2) by a short t-SNE."""
-    # The map does not depend on the scale, and at this one nothing overflows.
+def project(embeddings: Real, seed: int) -> Real:
+    """Return points (n, 2) by a short t-SNE."""
+    # The map does not depend on the scale, and this scale avoids overflow.
     scaled = embeddings / np.abs(embeddings).max()
     wide = np.pad(scaled, ((0, 0), (0, max(0, 2 - scaled.shape[1]))))
-    # The name of this setting differs between versions of scikit-learn.
+    # The name of this setting depends on the version of scikit-learn.
     iterations = "max_iter" if "max_iter" in signature(TSNE).parameters else "n_iter"
     tsne = TSNE(init="pca", perplexity=perplexity_for(len(wide)), random_state=seed % 2**32, **{iterations: ITERATIONS})
     with threadpool_limits(1):
@@ -64,24 +61,23 @@ def on_a_map(embeddings: Real, seed: int) -> Real:
     return points
 
 
-def clouds(seen: Seen, places: NDArray[np.int64], points: Real) -> list[Cloud]:
-    """Known classes as dots, novel ones as triangles, unknown ones as crosses, which come last and so on top."""
-    names = np.array(seen.true_names, dtype=object)[places]
-    known = [name for name in seen.classes if (names == name).any()]
-    novel = np.array([name in seen.novel and name not in seen.classes for name in names])
-    rest = ~novel & ~np.isin(names, list(seen.classes))
-    made = [
-        Cloud(name, points[names == name], "dot", colour(seen.classes.index(name), len(seen.classes))) for name in known
-    ]
+def clouds(answers: ModelAnswers, places: NDArray[np.int64], points: Real) -> list[Cloud]:
+    """Return known classes as dots, novel ones as triangles and unknown ones as crosses, which are drawn on top."""
+    names = np.array(answers.true_names, dtype=object)[places]
+    classes = answers.classes
+    known = [name for name in classes if (names == name).any()]
+    novel = np.array([name in answers.novel and name not in classes for name in names])
+    rest = ~novel & ~np.isin(names, list(classes))
+    found = [Cloud(name, points[names == name], "dot", colour(classes.index(name), len(classes))) for name in known]
     if len(known) > MAX_NAMED:
-        made = [Cloud("known classes", points[~novel & ~rest], "dot", "var(--s0)")]
-    made.append(Cloud("novel", points[novel], "triangle", "var(--ink)"))
-    made.append(Cloud(UNKNOWN_NAME, points[rest], "cross", "var(--ink)"))
-    return [cloud for cloud in made if len(cloud.points)]
+        found = [Cloud("known classes", points[~novel & ~rest], "dot", "var(--s0)")]
+    found.append(Cloud("novel", points[novel], "triangle", "var(--ink)"))
+    found.append(Cloud(UNKNOWN_NAME, points[rest], "cross", "var(--ink)"))
+    return [cloud for cloud in found if len(cloud.points)]
 
 
 def colour(number: int, count: int) -> str:
-    """A class's colour: the page's own for a few, else hues all around."""
+    """Return the colour of a class: from the palette, or one of `count` hues if there are more classes."""
     if count <= PALETTE:
         return f"var(--c{number})"
     red, green, blue = colorsys.hls_to_rgb(number / count, 0.5, 0.65)

@@ -1,4 +1,4 @@
-"""What was run, and the figures that count most."""
+"""Settings of the run, and its key metrics."""
 
 from __future__ import annotations
 
@@ -8,139 +8,132 @@ from pathlib import Path
 from typing import Any
 
 from fedwild.core.classes import UNKNOWN_NAME
+from fedwild.core.defaults import DEFAULT_WELCOME
+from fedwild.core.text import count, cut, duration, size
 from fedwild.core.toml import dump_toml, toml_value
-from fedwild.display.run_display import count, figure, shown, size
-from fedwild.core.text import cut
-from fedwild.display.progress import duration
+from fedwild.display.run_display import figure as metric_text
+from fedwild.display.run_display import shown as key_metrics
+from fedwild.lifecycle.welcome import welcome_settings
+from fedwild.methods import METHODS
 from fedwild.results.report.facts import Facts
 from fedwild.results.report.figure import definitions, details, table
 from fedwild.results.report.markup import Child, Html, joined, tag
+from fedwild.runs.components import KINDS
 
-MAX_NAMES, NAME, MAX_TILES = 24, 30, 8
+MAX_NAMES, MAX_NAME, MAX_TILES = 24, 30, 8
+IMPORTANT = ("rounds", "epochs", "batch_size", "optimizer", "lr", "momentum")
+"""Settings of the method that are listed by name."""
 
 
 def tiles(facts: Facts) -> Html:
-    """The key figures in a row."""
-    metrics = facts.metrics
-    pairs = [(label, figure(key, metrics.get(key))) for key, label in shown(metrics).items()]
-    seconds = sum(cost.train_seconds + cost.evaluation_seconds for cost in facts.history.costs.values())
+    """Return the key metrics and costs."""
+    pairs = [(label, metric_text(key, facts.metrics.get(key))) for key, label in key_metrics(facts.metrics).items()]
+    seconds = sum(cost.training_seconds + cost.evaluation_seconds for cost in facts.history.costs.values())
     up = sum(cost.bytes_up for cost in facts.history.costs.values())
     down = sum(cost.bytes_down for cost in facts.history.costs.values())
     if facts.result is not None:
         seconds, up, down = (facts.result[key] for key in ("seconds", "bytes_up", "bytes_down"))
     pairs += [("time", duration(seconds)), ("sent up", size(up)), ("sent down", size(down))]
-    # In two rows of equal length where one would be crowded.
+    # Many tiles are arranged in two rows of equal length.
     columns = len(pairs) if len(pairs) <= MAX_TILES else -(-len(pairs) // 2)
     boxes = [tag("div", tag("b", value), tag("span", name)) for name, value in pairs]
     return tag("div", *boxes, class_="tiles", style=f"--columns:{columns}")
 
 
 def draw(facts: Facts) -> Html:
-    """Method, data, the settings that matter, versions and the command."""
+    """Return method, data, important settings, versions and the command that repeats the run."""
     return joined(
         [
             definitions([pair for pair in pairs_of(facts) if pair[1]]),
-            details("All figures", figures_table(facts)) if facts.metrics else None,
+            details("All metrics", metrics_table(facts)) if facts.metrics else None,
             details("All settings (config.toml)", tag("pre", dump_toml(facts.table))),
         ]
     )
 
 
 def pairs_of(facts: Facts) -> list[tuple[str, Child]]:
-    """What is told of a run, line by line."""
-    table, versions = facts.table, facts.about.get("versions", {})
+    settings, versions = facts.table, facts.about.get("versions", {})
+    method = settings.get("method", {})
+    important = ", ".join(f"{key} {method[key]}" for key in IMPORTANT if key in method)
     return [
-        ("Method", f"{facts.method} ({', '.join(method_settings(table))})"),
-        ("Parts", ", ".join(f"{kind} {table[kind]['name']}" for kind in PARTS if kind in table)),
+        ("Method", f"{facts.method} ({important})"),
+        ("Components", ", ".join(f"{kind} {settings[kind]['name']}" for kind in KINDS if kind in settings)),
         ("Data", data_line(facts)),
-        *roles(facts),
+        *class_lines(facts),
         ("Clients", clients_line(facts)),
-        ("Network", settings_of(table.get("model", {}))),
+        ("Network", part_line(settings.get("model", {}))),
         ("Rounds", rounds_line(facts)),
-        ("Starts from", table.get("federation", {}).get("start_from")),
-        ("Seed", str(table.get("seed", "?"))),
+        ("Starts from", settings.get("federation", {}).get("start_from")),
+        ("Seed", str(settings.get("seed", "?"))),
         ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ("Folder", str(facts.run.path)),
-        ("To repeat it", tag("code", command(facts))),
+        ("Command", tag("code", command(facts))),
     ]
 
 
-PARTS = ("objective", "correction", "score", "estimator")
-SAID = ("rounds", "adapt_rounds", "stages")
-"""What the command of a welcome says in other words."""
-IMPORTANT = ("rounds", "epochs", "batch_size", "optimizer", "lr", "momentum")
-
-
-def method_settings(table: dict[str, Any]) -> list[str]:
-    """How clients train, in a few words."""
-    method = table.get("method", {})
-    return [f"{key} {method[key]}" for key in IMPORTANT if key in method]
-
-
-def settings_of(part: dict[str, Any]) -> str:
-    """A part's name, and its settings."""
+def part_line(part: dict[str, Any]) -> str:
+    """Return the name of a component with its settings."""
     more = ", ".join(f"{key} {value}" for key, value in part.items() if key != "name")
     return f"{part.get('name', '?')}{f' ({more})' if more else ''}"
 
 
 def data_line(facts: Facts) -> str:
-    names = facts.table.get("data", {}).get("name", "?")
-    listed = " + ".join([names] if isinstance(names, str) else names)
     shape = facts.about.get("input", {}).get("shape")
-    return f"{listed}{f', samples of shape {tuple(shape)}' if shape else ''}"
+    return f"{' + '.join(data_names(facts))}{f', samples of shape {tuple(shape)}' if shape else ''}"
 
 
-def roles(facts: Facts) -> list[tuple[str, Child]]:
-    """The classes by what the federation knows of them."""
+def data_names(facts: Facts) -> list[str]:
+    names = facts.table.get("data", {}).get("name", "?")
+    return [names] if isinstance(names, str) else names
+
+
+def class_lines(facts: Facts) -> list[tuple[str, Child]]:
+    """Return the classes by role."""
     split = facts.split
     if split is None:
         return []
     return [
-        ("Known classes", named(split.known)),
-        ("Novel classes", named(split.novel)),
-        ("Unknown classes", named(split.unknown)),
-        ("Brought by newcomers", named(tuple(split.brought))),
+        ("Known classes", names_line(split.known)),
+        ("Novel classes", names_line(split.novel)),
+        ("Unknown classes", names_line(split.unknown)),
+        ("Brought by newcomers", names_line(tuple(split.brought))),
     ]
 
 
-def named(names: tuple[str, ...]) -> str:
-    """Names in a line, not too many."""
+def names_line(names: tuple[str, ...]) -> str:
+    """Return the number of names and the first of them."""
     if not names:
         return ""
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return f"{len(names)}: {', '.join(cut(name, NAME) for name in names[:MAX_NAMES])}{more}"
+    return f"{len(names)}: {', '.join(cut(name, MAX_NAME) for name in names[:MAX_NAMES])}{more}"
 
 
 def clients_line(facts: Facts) -> str:
-    number = len(facts.split.clients) if facts.split is not None else len(facts.history.clients)
-    number = max(number, len(facts.history.clients))
-    partition = settings_of(facts.table.get("partition", {}))
+    number = max(len(facts.split.clients) if facts.split is not None else 0, len(facts.history.clients))
+    partition = "" if facts.at_sites else f", partition {part_line(facts.table.get('partition', {}))}"
     share = facts.table.get("federation", {}).get("participation", 1.0)
-    taking_part = "" if share == 1.0 else f", {100 * share:g} % take part in a round"
-    newcomers = (
-        f", of which newcomers: {', '.join(facts.split.newcomers)}" if facts.split and facts.split.newcomers else ""
-    )
-    dealt = "" if facts.at_sites else f", dealt by {partition}"
-    return f"{number}{dealt}{taking_part}{newcomers}"
+    participation = "" if share == 1.0 else f", {100 * share:g} % take part in each round"
+    names = facts.split.newcomers if facts.split is not None else ()
+    newcomers = f", of which newcomers: {', '.join(names)}" if names else ""
+    return f"{number}{partition}{participation}{newcomers}"
 
 
 def rounds_line(facts: Facts) -> str:
     phases = ", ".join(f"{name} {cost.rounds}" for name, cost in facts.history.costs.items())
     before = facts.history.first_index
-    earlier = f"{before} of them in the run before; " if before else ""
-    return f"{facts.history.done} of {facts.history.planned} done{f' ({earlier}{phases})' if phases else ''}"
+    earlier = f"{before} in the run that this one continues; " if before else ""
+    return f"{facts.history.done} of {facts.history.planned} completed{f' ({earlier}{phases})' if phases else ''}"
 
 
 def command(facts: Facts) -> str:
-    """What to type to have the run again."""
-    config = shlex.quote(str(facts.run.path / "config.toml"))
+    """Return the command that repeats the run."""
     if facts.about.get("history"):
         return welcome_command(facts)
-    return f"fedwild {'coordinate' if facts.at_sites else 'run'} {config}"
+    return shlex.join(["fedwild", "coordinate" if facts.at_sites else "run", str(facts.run.path / "config.toml")])
 
 
 def welcome_command(facts: Facts) -> str:
-    """The same for a run that welcomed a newcomer into another."""
+    """Return the command for a run that welcomed a newcomer into another run."""
     newcomers = facts.table.get("data", {}).get("newcomers", {})
     name, own = list(newcomers.items())[-1]
     source = facts.table.get("federation", {}).get("start_from", "RUN")
@@ -151,50 +144,48 @@ def welcome_command(facts: Facts) -> str:
         words += [word for domain in own.get("domains") or [] for word in ("--domain", domain)]
         words += [word for pair in (own.get("labels") or {}).items() for word in ("--label", "=".join(pair))]
         words += ["--resize"] if own.get("resize") else []
-    method = facts.table.get("method", {})
-    words += ["--method", facts.method] if facts.method != "gains" else []
-    rounds = method.get("adapt_rounds", method.get("rounds"))
-    words += ["--rounds", str(rounds)] if rounds is not None else []
-    return shlex.join([*words, *(word for text in chosen_settings(facts) for word in ("--set", text))])
+    words += ["--method", facts.method] if facts.method != DEFAULT_WELCOME else []
+    return shlex.join([*words, *(word for text in changed_settings(facts) for word in ("--set", text))])
 
 
-def chosen_settings(facts: Facts) -> list[str]:
-    """The method's and its parts' settings that are not what they are by default, as `--set` takes them."""
+def changed_settings(facts: Facts) -> list[str]:
+    """Return the settings of the method and its components that a welcome would not choose, as `--set` takes them."""
     config = facts.run.settings
-    sections = {"method": config.method, **config.parts}
+    kind = METHODS.get(config.method.name)
+    usual = kind.Params.model_validate(welcome_settings(kind, None, None)).model_dump()
+    method = {key: value for key, value in config.method.params.model_dump().items() if value != usual[key]}
+    parts = {name: part.params.model_dump(exclude_defaults=True) for name, part in config.parts.items()}
     return [
         f"{section}.{key}={toml_value(value)}"
-        for section, part in sections.items()
-        for key, value in part.params.model_dump(exclude_defaults=True).items()
-        if value is not None and not (section == "method" and key in SAID)
+        for section, values in {"method": method, **parts}.items()
+        for key, value in values.items()
+        if value is not None
     ]
 
 
-def figures_table(facts: Facts) -> Html:
-    """Every figure of the last evaluation."""
-    rows = [(key, figure(key, value)) for key, value in facts.metrics.items()]
-    note = f"{UNKNOWN_NAME!r} counts as one class in open figures; fractions are shown in per cent."
-    return joined([table(["figure", "value"], rows), tag("p", note, class_="note")])
+def metrics_table(facts: Facts) -> Html:
+    """Return all metrics of the last evaluation."""
+    rows = [(key, metric_text(key, value)) for key, value in facts.metrics.items()]
+    note = f"In open-set metrics, {UNKNOWN_NAME!r} counts as one class."
+    return joined([table(["metric", "value"], rows), tag("p", note, class_="note")])
 
 
 def title_of(facts: Facts) -> str:
-    """The page's title: what was run."""
-    names = facts.table.get("data", {}).get("name", "?")
-    data = " + ".join(Path(name).name for name in ([names] if isinstance(names, str) else names))
-    return f"{facts.method} on {data}"
+    """Return the title of the page."""
+    return f"{facts.method} on {' + '.join(Path(name).name for name in data_names(facts))}"
 
 
 def subtitle_of(facts: Facts) -> str:
-    """The run's name, its size and its state."""
+    """Return the name of the run, its size and its state."""
     ends = facts.history.of("end")
-    when = f" {moment(ends[-1].get('time'))} UTC" if ends else ""
+    when = f" {time_text(ends[-1].get('time'))} UTC" if ends else ""
     state = f"finished{when}" if facts.result is not None else "unfinished"
     sizes = f"{count(len(facts.history.clients), 'client')}, {count(facts.history.done, 'round')}"
     return f"{facts.run.path.resolve().name}: {sizes}, {state}"
 
 
-def moment(seconds: Any) -> str:
-    """A time stamp as people read it."""
+def time_text(seconds: Any) -> str:
+    """Return a time stamp as date and time."""
     if not isinstance(seconds, (int, float)):
         return ""
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,4 +1,4 @@
-"""Contact sheets: samples that were accepted and rejected, the most telling mistakes first."""
+"""Test samples that were accepted and rejected, the most informative mistakes first."""
 
 from __future__ import annotations
 
@@ -9,81 +9,76 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedwild.core.classes import UNKNOWN_NAME
+from fedwild.core.text import cut
 from fedwild.data import samples_of
 from fedwild.openset.metrics import UNKNOWN
-from fedwild.core.text import cut
 from fedwild.results.pictures.sheet import Pixels, pixels
+from fedwild.results.report.answers import ModelAnswers
 from fedwild.results.report.facts import Facts
 from fedwild.results.report.figure import figure
 from fedwild.results.report.markup import Html, joined
 from fedwild.results.report.sections.views import for_each_view
-from fedwild.results.report.seen import Seen
-from fedwild.results.report.thumbs import Thumb, check_pictures, thumbs
+from fedwild.results.report.thumbs import Thumb, check_images, thumbs
 
-COLUMNS, NAME = 12, 12
+COLUMNS, MAX_NAME = 12, 12
 
 
 def draw(facts: Facts) -> Html:
-    """The sheets of each model that is shown."""
-    facts.views_or_reason()
-    check_pictures(facts.experiment.dataset.input_shape)
-    return for_each_view(facts, sheets)
+    """Return the sheets of each model that is shown."""
+    check_images(facts.experiment.dataset.input_shape)
+    return for_each_view(facts, partial(sheets, facts))
 
 
-def sheets(facts: Facts, seen: Seen) -> Html:
+def sheets(facts: Facts, answers: ModelAnswers) -> Html:
     parts = []
-    for title, about, places, total in chosen(seen):
-        words = f"{about} {len(places)} of {total}." if total else f"{about} There are none."
-        parts.append(figure(title, partial(sheet, facts, seen, places), words, wide=True))
+    for title, about, places, total in chosen(answers):
+        text = f"{about} {len(places)} of {total}." if total else "There are none."
+        parts.append(figure(title, partial(sheet, facts, answers, places), text, wide=True))
     return joined(parts)
 
 
-def chosen(seen: Seen) -> Iterator[tuple[str, str, NDArray[np.int64], int]]:
-    """Of each kind of answer the most telling samples: positions, and how many there are in all."""
-    accepted, known = seen.decision != UNKNOWN, seen.known
-    right = accepted & (seen.decision == seen.truth)
-    score = np.nan_to_num(seen.unknown, nan=np.inf)
+def chosen(answers: ModelAnswers) -> Iterator[tuple[str, str, NDArray[np.int64], int]]:
+    """Yield, for each kind of answer, title, order, the positions of the first samples, and the number of all."""
+    accepted, known = answers.decision != UNKNOWN, answers.is_known
+    correct = accepted & (answers.decision == answers.truth)
+    score = np.nan_to_num(answers.unknown, nan=np.inf)
+    lowest, highest = "Lowest unknown score first.", "Highest unknown score first."
+    alternating = "Classes in turn, lowest unknown score first."
     kinds = (
-        ("Unknown but accepted", "Lowest unknown score first.", accepted & ~known, score),
-        ("Known but rejected", "Highest unknown score first.", ~accepted & known, -score),
-        ("Known, taken for another class", "Lowest unknown score first.", accepted & known & ~right, score),
-        (
-            "Accepted and right",
-            "Classes in turn, lowest unknown score first.",
-            right,
-            in_turn(seen, right, score),
-        ),
-        ("Rejected and right", "Highest unknown score first.", ~accepted & ~known, -score),
+        ("Unknown but accepted", lowest, accepted & ~known, score),
+        ("Known but rejected", highest, ~accepted & known, -score),
+        ("Known but confused with another class", lowest, accepted & known & ~correct, score),
+        ("Accepted with the correct class", alternating, correct, rank_in_class(answers, correct, score)),
+        ("Unknown and rejected", highest, ~accepted & ~known, -score),
     )
     for title, about, members, order in kinds:
         places = np.nonzero(members)[0]
-        # Stable, so that equal scores come in the order of the data.
-        best = places[np.argsort(order[places], kind="stable")][:COLUMNS]
-        yield title, about, best, len(places)
+        # Stable, so that samples with equal scores keep the order of the data.
+        first = places[np.argsort(order[places], kind="stable")][:COLUMNS]
+        yield title, about, first, len(places)
 
 
-def in_turn(seen: Seen, members: NDArray[np.bool_], score: NDArray[np.float64]) -> NDArray[np.float64]:
-    """An order (n,) in which the first of every class come before all second ones."""
-    turns = np.full(len(score), np.inf)
-    for number in range(len(seen.classes)):
-        places = np.nonzero(members & (seen.truth == number))[0]
-        turns[places[np.argsort(score[places], kind="stable")]] = np.arange(len(places))
-    return turns
+def rank_in_class(answers: ModelAnswers, members: NDArray[np.bool_], score: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the rank (n,) of each member within its class by score; infinity for other samples."""
+    ranks = np.full(len(score), np.inf)
+    for number in range(len(answers.classes)):
+        places = np.nonzero(members & (answers.truth == number))[0]
+        ranks[places[np.argsort(score[places], kind="stable")]] = np.arange(len(places))
+    return ranks
 
 
-def sheet(facts: Facts, seen: Seen, places: NDArray[np.int64]) -> Html:
-    """Pictures in a row, under each its true class, the answer and the score."""
+def sheet(facts: Facts, answers: ModelAnswers, places: NDArray[np.int64]) -> Html:
+    """Return a row of images, each with its true class, the answer and the score."""
     if not len(places):
         return Html()
     data = facts.run.config.data
-    samples = samples_of(facts.experiment.dataset, seen.rows[places], "test", data=data)
+    samples = samples_of(facts.experiment.dataset, answers.rows[places], "test", data=data)
     pictures = pixels(samples.all()[0], data)
-    return thumbs([thumb(seen, place, pictures[i]) for i, place in enumerate(places.tolist())])
+    return thumbs([thumb(answers, place, pictures[i]) for i, place in enumerate(places.tolist())])
 
 
-def thumb(seen: Seen, place: int, picture: Pixels) -> Thumb:
-    """One sample: its true class, the answer and the score."""
-    answer = UNKNOWN_NAME if seen.decision[place] == UNKNOWN else seen.classes[seen.decision[place]]
-    true, score = seen.true_names[place], f"{seen.unknown[place]:.3g}"
-    about = f"true class {true}, answer {answer}, unknown score {score}, row {seen.rows[place]} of the test data"
-    return Thumb(picture, f"{cut(true, NAME)} → {cut(answer, NAME)}", score, about)
+def thumb(answers: ModelAnswers, place: int, picture: Pixels) -> Thumb:
+    answer = UNKNOWN_NAME if answers.decision[place] == UNKNOWN else answers.classes[answers.decision[place]]
+    true, score = answers.true_names[place], f"{answers.unknown[place]:.3g}"
+    about = f"true class {true}, answer {answer}, unknown score {score}, row {answers.rows[place]} of the test data"
+    return Thumb(picture, f"{cut(true, MAX_NAME)} → {cut(answer, MAX_NAME)}", score, about)

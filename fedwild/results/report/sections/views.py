@@ -1,22 +1,22 @@
-"""One model for everyone, or the worst and the best client's own: what is shown once or for each of them."""
+"""Sections about the common model, or about the worst and the best client's models."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedwild.results.report.answers import ModelAnswers
 from fedwild.results.report.facts import Facts
 from fedwild.results.report.markup import Html, joined, tag
-from fedwild.results.report.seen import Seen
 
 
-def for_each_view(facts: Facts, panels: Callable[[Facts, Seen], Html]) -> Html:
-    """The panels of every model that is shown, under its client's name."""
+def for_each_view(facts: Facts, draw: Callable[[ModelAnswers], Html]) -> Html:
+    """Return what `draw` gives for every model that is shown, under the name of its client."""
     parts: list[Html] = []
-    for seen in facts.views_or_reason():
-        if seen.client is not None:
-            parts.append(tag("h3", f"{seen.client} ", tag("small", seen.about)))
-        if seen.is_part:
-            text = f"On {len(seen.rows)} of the {seen.total} test samples, drawn by lot."
+    for answers in facts.views:
+        if answers.client is not None:
+            parts.append(tag("h3", f"{answers.client} ", tag("small", answers.about)))
+        if answers.is_part:
+            text = f"On {len(answers.rows)} of {answers.total} test samples, drawn at random."
             parts.append(tag("p", text, class_="note"))
-        parts.append(panels(facts, seen))
+        parts.append(draw(answers))
     return joined(parts)

@@ -1,0 +1,122 @@
+"""The exchange of a round: jobs go to clients, their answers are checked, and valid replies are accepted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedwild.contract import Phase, Replies, Server
+from fedwild.contract.engine import Answer, Engine, Job
+from fedwild.core.errors import BadReply
+from fedwild.core.payload import Payload, check_finite
+from fedwild.engines.outbox import Outbox
+from fedwild.lifecycle.ledger import Ledger
+from fedwild.runs.events import EventLog
+
+
+@dataclass
+class Collected:
+    """What the clients of a round sent."""
+
+    accepted: dict[str, Callable[[], Payload]] = field(default_factory=dict)
+    """Readers of the accepted replies, by client."""
+    losses: dict[str, float] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    """Why the other answers were rejected."""
+
+    @property
+    def replies(self) -> Replies:
+        return Replies(self.accepted)
+
+    @property
+    def mean_loss(self) -> float | None:
+        """The mean over clients in the order of their names."""
+        losses = [self.losses[name] for name in sorted(self.losses)]
+        return sum(losses) / len(losses) if losses else None
+
+
+class Exchange:
+    """Sends the jobs of rounds and collects the answers."""
+
+    def __init__(self, engine: Engine, spool: Path, log: EventLog, max_reply_bytes: float) -> None:
+        self._engine, self._spool, self._log, self._max_reply_bytes = engine, spool, log, max_reply_bytes
+
+    def run(self, server: Server, ledger: Ledger, phase: Phase, chosen: Sequence[str]) -> Collected:
+        """Send a job to each chosen client, in this order, and return what they replied."""
+        step, outbox = server.step, Outbox(self._spool, server.step.index)
+
+        def jobs() -> Iterator[Job]:
+            for name in chosen:
+                path = outbox.file(phase.send(server, name))
+                yield Job("local", step, path, name, server.classes.names, ledger.states.get(name))
+
+        collected = Collected()
+        for answer in self._engine.run(jobs(), self._started):
+            name = answer.job.client or ""
+            if answer.disk_failed:
+                raise OSError(answer.error)
+            reason, payload = self._examine(server, phase, answer)
+            info = loggable(payload.info)
+            bytes_down = outbox.answered(answer.job.payload)
+            ledger.bytes_down += bytes_down
+            ledger.bytes_up += answer.size
+            if reason is None:
+                collected.accepted[name] = answer.read
+                if answer.state is not None:
+                    ledger.states[name] = answer.state
+                if isinstance(info.get("loss"), float) and math.isfinite(info["loss"]):
+                    collected.losses[name] = info["loss"]
+            else:
+                collected.reasons.append(reason)
+            self._log.write(
+                "client" if reason is None else "client-failed",
+                phase=step.phase,
+                round=step.round,
+                index=step.index,
+                client=name,
+                seconds=round(answer.seconds, 4),
+                bytes_up=answer.size,
+                bytes_down=bytes_down,
+                **({"info": info} if reason is None else {"reason": reason, "traceback": answer.traceback}),
+                **({"notes": answer.notes} if answer.notes else {}),
+            )
+        outbox.clear()
+        return collected
+
+    def _started(self, job: Job) -> None:
+        self._log.announce("client-start", client=job.client, index=job.step.index)
+
+    def _examine(self, server: Server, phase: Phase, answer: Answer) -> tuple[str | None, Payload]:
+        """Return the reason to reject an answer, or None, and its payload."""
+        if answer.error is not None:
+            return answer.error, Payload()
+        if answer.size > self._max_reply_bytes:
+            return f"reply of {answer.size} bytes is larger than engine.max_reply_mb allows", Payload()
+        try:
+            payload = answer.read()
+            check_finite(payload)
+            phase.check(server, payload)
+        except BadReply as problem:
+            return f"bad reply: {problem}", Payload()
+        except Exception as problem:
+            # A check that fails on what a client sent must not end the run.
+            return f"bad reply: {type(problem).__name__}: {problem}", Payload()
+        return None, payload
+
+
+def loggable(info: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a reply's info that goes into the log: plain values and short lists of them."""
+
+    def plain(value: Any) -> bool:
+        return isinstance(value, (int, float, bool, type(None))) or (isinstance(value, str) and len(value) <= 200)
+
+    # What the display shows comes first, so that it is never cut off.
+    ordered: dict[str, Any] = {key: info[key] for key in ("samples", "loss") if key in info} | info
+    return {
+        key: value
+        for key, value in list(ordered.items())[:100]
+        if plain(value) or (isinstance(value, list) and len(value) <= 100 and all(map(plain, value)))
+    }
