@@ -23,7 +23,7 @@ import numpy as np
 
 from fedwild import api
 from fedwild.api import Run
-from fedwild.lifecycle.welcome import welcome
+from fedwild.api import welcome
 from fedwild.data import DataSettings, load
 from fedwild.data.npz import write_npz
 

@@ -30,7 +30,7 @@ from fedwild.core.errors import UserError
 from fedwild.runs.experiment import Experiment, prepare
 from fedwild.models import Network
 from fedwild.training.objectives.prototype_contrast import PrototypeContrast
-from fedwild.openset.adversarial import held_still
+from fedwild.openset.adversarial import frozen_model
 from fedwild.core.payload import Payload
 from fedwild.core.text import count
 from fedwild.results.pictures.sheet import Sheet, pixels, write
@@ -219,7 +219,7 @@ def search(model: Network, targets: Tensor, attacker: Attacker, start: Tensor, s
     x = start.clone().requires_grad_(True)
     optimiser = torch.optim.Adam([x], lr=attacker.lr)
     best, kept, before = torch.full((len(x),), torch.inf), start.clone(), torch.inf
-    with held_still(model):
+    with frozen_model(model):
         for step in range(steps):
             loss = (model.embed(x) - wanted).square().sum(1) / spread
             loss = loss + attacker.variation * variation(x) + attacker.near * (x - start).square().sum((1, 2, 3))

@@ -19,7 +19,7 @@ from fedwild.lifecycle import start as starting
 from fedwild.lifecycle.run import Answers, Run
 from fedwild.lifecycle.welcome import continued_settings, default_name, site_config, welcome_client
 from fedwild.runs.config import Config, resolve, setting_layers
-from fedwild.runs.events import Listener
+from fedwild.runs.events import Listener, ignore_event
 
 __all__ = ["Answers", "Run", "configure", "resume", "run", "welcome"]
 
@@ -39,7 +39,7 @@ def run(
     start_from: str | Path | None = None,
     out: str | Path | None = None,
     settings: Sequence[str] | Mapping[str, Any] = (),
-    listener: Listener = lambda event: None,
+    listener: Listener = ignore_event,
 ) -> Run:
     """Run a federation to its end and return the run.
 
@@ -102,7 +102,7 @@ def flag_layer(
     return layer if seed is None else {**layer, "seed": seed}
 
 
-def resume(path: str | Path, workers: int | None = None, listener: Listener = lambda event: None, **engine: Any) -> Run:
+def resume(path: str | Path, workers: int | None = None, listener: Listener = ignore_event, **engine: Any) -> Run:
     """Continue a run after its last completed round. A finished run is returned as it is.
 
     `engine` holds settings of the engine to change: `name="ray"`, `listen="0.0.0.0:8443"` ...
@@ -140,7 +140,7 @@ def welcome(
     engine: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     settings: Sequence[str] | Mapping[str, Any] = (),
-    listener: Listener = lambda event: None,
+    listener: Listener = ignore_event,
 ) -> Run:
     """Welcome a newcomer into a finished run's federation and return the new run; the old one does not change.
 

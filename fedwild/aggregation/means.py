@@ -11,21 +11,21 @@ from fedwild.contract import Reply
 
 
 def by_samples(reply: Reply) -> float:
-    """n_k: the number of training samples behind a reply."""
+    """Return n_k, the number of training samples behind a reply."""
     return float(reply.samples)
 
 
 def equally(reply: Reply) -> float:
-    """1 for every client that has training samples."""
+    """Return 1 for every client with training samples, else 0."""
     return float(reply.samples > 0)
 
 
 def weighted_mean(
     replies: Iterable[Reply], group: str, weight: Callable[[Reply], float] = by_samples
 ) -> dict[str, Tensor] | None:
-    """sum_k w_k t_k / sum_k w_k for every tensor of a group; None if nobody weighs anything.
+    """Return sum_k w_k t_k / sum_k w_k for every tensor of a group; None if all weights are 0.
 
-    Sums run in float64 in the order of the clients' names, one reply in memory at a time. Integer tensors
+    Sums are computed in float64 in the order of the clients' names, with one reply in memory at a time. Integer tensors
     (batch-norm's counters) are copied from the first reply.
     """
     total = 0.0
@@ -37,16 +37,16 @@ def weighted_mean(
         total += w
         tensors = reply.payload.group(group)
         if sums.names and tensors.keys() != sums.names:
-            raise ValueError(f"the group {group!r} of {reply.client} has other tensors than those before it")
+            raise ValueError(f"group {group!r} of {reply.client} has other tensors than the replies before it")
         for name, tensor in tensors.items():
             sums.add(name, tensor, w)
-    return None if total == 0 else sums.divided_by(total)
+    return None if total == 0 else sums.divide_by(total)
 
 
 def weighted_sum(replies: Iterable[Reply], group: str, weight: Callable[[Reply, str], float]) -> dict[str, Tensor]:
-    """sum_k w_k t_k for every tensor of a group, with weights by reply and tensor.
+    """Return sum_k w_k t_k for every tensor of a group, with weights by reply and tensor.
 
-    Tensors that weigh nothing in any reply are left out; all else is as in `weighted_mean`.
+    Tensors whose weights are all 0 are omitted. Otherwise it works like `weighted_mean`.
     """
     sums = Sums()
     for reply in replies:
@@ -54,11 +54,11 @@ def weighted_sum(replies: Iterable[Reply], group: str, weight: Callable[[Reply, 
             w = weight(reply, name)
             if w != 0:
                 sums.add(name, tensor, w)
-    return sums.divided_by(1.0)
+    return sums.divide_by(1.0)
 
 
 def running_mean(mean: Mapping[str, Tensor], model: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
-    """The mean of `count` models from that of all but the last one; whole numbers are the last one's."""
+    """Return the mean of `count` models from the mean of all but the last one; integers are those of the last."""
     return {
         name: (mean[name].double() + (last.double() - mean[name].double()) / count).to(last.dtype)
         if last.is_floating_point()
@@ -68,7 +68,7 @@ def running_mean(mean: Mapping[str, Tensor], model: Mapping[str, Tensor], count:
 
 
 class Sums:
-    """Running sums of tensors by name, in float64; of whole numbers the first one is kept."""
+    """Running sums of tensors by name, in float64; of integer tensors, the first is kept."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
@@ -85,8 +85,8 @@ class Sums:
         elif tensor.is_floating_point():
             self._sums[name].add_(tensor, alpha=weight)
 
-    def divided_by(self, total: float) -> dict[str, Tensor]:
-        """The sums over `total`, in the tensors' own types."""
+    def divide_by(self, total: float) -> dict[str, Tensor]:
+        """Return the sums divided by `total`, in the types of the tensors."""
         types = self._dtypes
         return {
             name: (value / total).to(types[name]) if types[name].is_floating_point else value

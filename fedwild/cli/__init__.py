@@ -1,7 +1,7 @@
-"""The command line: a file for each family of commands.
+"""The command line: a file for each group of commands.
 
 app.py        all commands; errors as sentences
-options.py    what commands share: options, numbers, how a run is shown and ended
+options.py    what commands share: options, parsing of numbers, display of a run and its result
 runs.py       run, resume, welcome
 models.py     evaluate, predict, name
 data.py, show.py, listing.py, report.py, compare.py, reproduce.py, sites.py, track.py

@@ -23,13 +23,13 @@ from fedwild.cli.sites import coordinate, flower_app, site
 from fedwild.cli.track import track
 from fedwild.core.errors import UserError
 
-# Else typer escapes brackets for rich, which does not print them here: `\\[required]`.
+# Otherwise typer escapes brackets for rich, and the help shows `\\[required]`.
 typer.core.HAS_RICH = False
 
 app = typer.Typer(
     name="fedwild",
-    help="Open-world federated learning: clients train together, and the model may answer 'unknown'.\n\n"
-    "Start with `fedwild run`: it trains a model on embedded data in under a minute.",
+    help="Open-world federated learning: clients train a common model that can answer 'unknown'.\n\n"
+    "Start with `fedwild run`, which trains a model on embedded data in less than a minute.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -43,7 +43,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(show_app, name="show")
 app.add_typer(flower_app, name="flower")
 
-# Wrong options and arguments. Older and newer typer have this class in different places, but always here.
+# The error class for invalid options. Its module differs between versions of typer, its place in this order does not.
 UsageProblem: Any = typer.BadParameter.__mro__[2]
 
 
@@ -57,12 +57,12 @@ def version_callback(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line: errors people can put right are one sentence each, with exit code 2."""
-    # A console script does not look for modules here, but the user's own network or method may lie here.
+    """Run the command line. A `UserError` is printed, one line per problem, and the exit code is 2."""
+    # A console script does not search the current folder, which may have the user's own network or method.
     sys.path.insert(0, os.getcwd())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot show a character shows a question mark, not a traceback.
+            # Print a question mark for a character that the terminal cannot show, instead of failing.
             stream.reconfigure(errors="replace")
     try:
         sys.exit(app(args=arguments, standalone_mode=False) or 0)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedwild.cli.options import (
     ConfigFile,
+    Files,
     Json,
     Names,
     PathOption,
@@ -20,94 +21,100 @@ from fedwild.cli.options import (
     Workers,
     err,
     out,
+    say,
     whole,
     working,
+    write_files,
 )
 from fedwild.core.errors import UserError
+from fedwild.core.text import count
 
 if TYPE_CHECKING:
     from fedwild.results.sweeps import Record, Sweep
 
 Metrics = Annotated[
-    Names, typer.Option("--metric", metavar="NAME", help="A figure of result.json; repeatable (those `run` shows).")
+    Names,
+    typer.Option(
+        "--metric", metavar="NAME", help="A figure of result.json; repeatable (default: those that `run` shows)."
+    ),
 ]
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that hold some.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that contain run folders.")
+    ],
     metrics: Metrics = None,
     by: Annotated[
         Names,
-        typer.Option(metavar="KEY", help="Call rows by this setting, such as method.lr; repeatable (all that differ)."),
+        typer.Option(metavar="KEY", help="Name rows by this setting; repeatable (default: all that differ)."),
     ] = None,
-    files: Annotated[
-        Optional[list[Path]],  # noqa: UP045
-        typer.Option("--out", metavar="FILE", help="Also write the table: .html, .csv, .tex or .md; repeatable."),
-    ] = None,
+    files: Files = None,
     as_json: Json = False,
 ) -> None:
-    """Compare finished runs in one table: means over seeds, the best in bold, and how sure the differences are.
+    """Compare finished runs in one table.
 
-    Runs that differ in their seed only make one row: mean ± sample deviation over seeds. Each row is tested against the
-    best of a column: a paired t-test if both have the same three or more seeds, else Welch's; corrected after Holm.
+    Runs that differ only in their seed are one row: mean ± sample standard deviation over seeds. The best of a column
+    is bold. Each row is tested against it, by a paired t-test if both have the same three or more seeds, otherwise by
+    Welch's t-test, with Holm's correction.
 
     Examples:
 
       fedwild compare runs/fedavg-digits-001 runs/fedov-digits-001
 
-      fedwild compare runs --by method.name --metric auroc --metric fpr95_known_pos --out table.tex --out table.html
+      fedwild compare runs --by method.name --metric auroc --out table.tex
     """
     from fedwild.results.comparison import compare as compared
     from fedwild.results.comparison import find_runs
-    from fedwild.results.tables import format_of, print_table, write_table
+    from fedwild.results.tables import format_of, print_table
 
     for file in files or []:
         format_of(file)
     comparison = compared(find_runs(runs), metrics or (), by or ())
     table = comparison.table()
     if as_json:
-        print(json.dumps({**comparison.described(), "files": [str(file) for file in files or []]}))
+        print(json.dumps({**comparison.to_json(), "files": [str(file) for file in files or []]}))
     else:
         print_table(out, table)
-    for file in files or []:
-        write_table(table, file)
-        if as_json:
-            continue
-        out.print(f"table written to {file}", highlight=False, markup=False, soft_wrap=True)
+    write_files(table, files or [], quiet=as_json)
 
 
 def sweep(
     config: ConfigFile = None,
     settings: Settings = None,
     seeds: Annotated[
-        Words, typer.Option(metavar="N|N,N...", help="So many seeds from 0 on, or these; wins over sweep.seeds.")
+        Words, typer.Option(metavar="N|N,N...", help="Number of seeds, or a list of seeds; overrides sweep.seeds.")
     ] = None,
     grid: Annotated[
         Names,
-        typer.Option(metavar="SECTION.KEY=V1,V2...", help="A setting and its values; repeatable, all combinations."),
+        typer.Option(
+            metavar="SECTION.KEY=V1,V2...", help="A setting and its values; repeatable, for all combinations."
+        ),
     ] = None,
     out_folder: Annotated[
-        PathOption, typer.Option("--out", metavar="DIR", help="The sweep's folder (runs/sweep-CONFIG).")
+        PathOption, typer.Option("--out", metavar="DIR", help="The sweep's folder (default: runs/sweep-CONFIG).")
     ] = None,
     metrics: Metrics = None,
     workers: Workers = None,
-    rows: Annotated[str, typer.Option(metavar="KIND", help="sets: a row for all seeds together; or runs.")] = "sets",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the runs, and do none.")] = False,
-    report: Annotated[bool, typer.Option("--report", help="Also write report.html into each run's folder.")] = False,
+    rows: Annotated[
+        str, typer.Option(metavar="KIND", help="sets: a row per setting, over all seeds; runs: a row per run.")
+    ] = "sets",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the runs without running them.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Also write report.html into each run folder.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a config with many settings and seeds, and compare the results in one table.
+    """Run a config with varied settings and seeds.
 
-    What varies is in the config's [sweep] table, or in options. All combinations are checked before the first run. The
-    same command goes on where an earlier one stopped, and a larger grid keeps what is done. A run that fails stops no
-    other; the exit code is then 1.
+    The [sweep] table of the config and the options say what varies. The results are compared in one table. All
+    combinations are checked before the first run. Repeat the command to continue after an interruption; a larger
+    grid keeps finished runs. A failed run does not stop the others, and the exit code is 1.
 
     Examples:
 
       fedwild sweep examples/sweep.toml
 
-      fedwild sweep --grid method.name=fedavg,fedov --grid partition.beta=0.1,0.5 --seeds 3 --out runs/methods
+      fedwild sweep --grid method.name=fedavg,fedov --seeds 3 --out runs/methods
 
       fedwild sweep my.toml --seeds 0,1,2,3,4 --dry-run
     """
@@ -128,18 +135,18 @@ def sweep(
             progress = sweeps.run_sweep(plan, record, display, whole(workers))
     except KeyboardInterrupt:
         done = sum(record.finished(run) is not None for run in plan.runs)
-        told = f"{done} of {len(plan.runs)} runs are done in {plan.folder}; the same command goes on"
-        print(f"interrupted: {told}.", file=sys.stderr)
+        state = f"{done} of {len(plan.runs)} runs are finished in {plan.folder}"
+        print(f"interrupted: {state}; repeat the command to continue.", file=sys.stderr)
         raise typer.Exit(130) from None
     show_sweep(plan, record, progress.failures, metrics or [], rows == "runs", as_json)
     if report:
         with working(quiet) as work:
-            missing = sweeps.write_reports(plan, record, work)
-        for folder, reason in missing.items():
+            unwritten = sweeps.write_reports(plan, record, work)
+        for folder, reason in unwritten.items():
             print(f"warning: the report of {folder} could not be written: {reason}", file=sys.stderr)
     if progress.failures:
         failed = f"{len(progress.failures)} of {len(plan.runs)} runs failed: {', '.join(progress.failures)}"
-        print(f"{failed}; {plan.folder / 'runs.csv'} says why, and the same command tries again.", file=sys.stderr)
+        print(f"{failed}. See {plan.folder / 'runs.csv'}; repeat the command to try again.", file=sys.stderr)
         raise typer.Exit(1)
 
 
@@ -151,7 +158,7 @@ def plan_of(
     folder: Path | None,
     workers: str | None,
 ) -> Sweep:
-    """The sweep that a file and options ask for."""
+    """Return the sweep of a config file and options."""
     from fedwild.api import flag_layer
     from fedwild.core.layers import merge
     from fedwild.core.toml import read_toml
@@ -166,22 +173,21 @@ def plan_of(
 
 
 def show_plan(plan: Sweep, record: Record, as_json: bool) -> None:
-    """What a sweep would do."""
+    """Print the runs of a sweep."""
     rows = record.rows({})
     if as_json:
         print(json.dumps({"sweep": str(plan.folder), "runs": rows}))
         return
     for row in rows:
-        line = f"{row['state']:<10} {row['label']}, seed {row['seed']}: {row['folder']}"
-        out.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(f"{row['state']:<10} {row['label']}, seed {row['seed']}: {row['folder']}")
     done = sum(row["state"] == "finished" for row in rows)
-    out.print(f"{len(rows)} runs, {done} of them done; none was begun (--dry-run)", highlight=False, markup=False)
+    say(f"{count(len(rows), 'run')}, {done} finished; none was started (--dry-run)")
 
 
 def show_sweep(
     plan: Sweep, record: Record, failures: dict[str, UserError], metrics: list[str], each_run: bool, as_json: bool
 ) -> None:
-    """The closing table, on the screen and in the sweep's folder."""
+    """Print the final table and write it to the sweep's folder."""
     from fedwild.results.sweeps import compared_sweep, write_tables
     from fedwild.results.tables import print_table
 
@@ -191,14 +197,13 @@ def show_sweep(
             print(json.dumps({"columns": [], "rows": [], "notes": [], **about}))
         return
     if metrics:
-        # A wrong name must not cost the tables of all that was run.
+        # Write the tables even if a name in `metrics` is wrong.
         write_tables(plan, compared_sweep(plan, record, (), failures, each_run).table())
     comparison = compared_sweep(plan, record, metrics, failures, each_run)
     table = comparison.table()
     write_tables(plan, table)
     if as_json:
-        print(json.dumps({**comparison.described(), **about}))
+        print(json.dumps({**comparison.to_json(), **about}))
         return
     print_table(out, table)
-    told = f"sweep folder: {plan.folder} (runs.csv, table.html, table.csv, table.tex, table.md)"
-    out.print(told, highlight=False, markup=False, soft_wrap=True)
+    say(f"sweep folder: {plan.folder} (runs.csv, table.html, table.csv, table.tex, table.md)")

@@ -57,8 +57,8 @@ def data_show(
 ) -> None:
     """Show how many samples of each class each client has, in the terminal and, with --out, as a picture."""
     from fedwild import api
-    from fedwild.results.pictures.dealing import described, terminal_picture, write
-    from fedwild.results.pictures.files import check_drawable
+    from fedwild.results.pictures.dealing import described, draw, terminal_picture
+    from fedwild.results.pictures.files import check_drawable, write_figure
     from fedwild.runs.experiment import load_and_deal
 
     if picture is not None:
@@ -76,7 +76,7 @@ def data_show(
         dataset, split, _ = load_and_deal(resolved, progress=work.download)
         if picture is not None:
             work.tell("drawing")
-            write(dataset, split, picture)
+            write_figure(draw(dataset, split), picture)
     if as_json:
         print(json.dumps({**described(dataset, split), "picture": None if picture is None else str(picture)}))
         return

@@ -1,4 +1,4 @@
-"""Commands for what a run has learnt: `fedwild evaluate`, `predict` and `name`."""
+"""Commands that use a run's model: `fedwild evaluate`, `predict` and `name`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fedwild.cli.options import (
-    Folder,
-    Json,
-    Quiet,
-    Words,
-    Workers,
-    out,
-    whole,
-    working,
-)
+from fedwild.cli.options import Folder, Json, Quiet, Words, Workers, out, say, whole, working
 from fedwild.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(folder: Folder, workers: Workers = None, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Measure a run's model again on its test split, and show every figure."""
+    """Measure a run's model on its test split and show all figures."""
     from fedwild.api import Run
     from fedwild.display.run_display import metrics_table
     from fedwild.runs.events import without_nan
@@ -44,7 +35,7 @@ def evaluate(folder: Folder, workers: Workers = None, as_json: Json = False, qui
 def predict(
     folder: Folder,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files, or .npy arrays.")],
-    client: Annotated[Words, typer.Option(help="Whose model, for methods with one per client.")] = None,
+    client: Annotated[Words, typer.Option(help="The client, for methods with a model per client.")] = None,
     as_json: Json = False,
 ) -> None:
     """Answer with a class or with 'unknown' for each image."""
@@ -76,13 +67,14 @@ def predict(
 def name_class(
     folder: Folder,
     old: Annotated[Words, typer.Argument(metavar="CLASS", help="A class that the run discovered.")] = None,
-    new: Annotated[Words, typer.Argument(metavar="NAME", help="What it is.")] = None,
+    new: Annotated[Words, typer.Argument(metavar="NAME", help="Its new name.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Name a class that a run discovered, or list those that it discovered.
+    """Name a class that a run discovered.
 
-    Look at them with `fedwild show novel RUN` first. From then on, `predict`, `evaluate`, `show` and runs that start
-    from this one use the new name. A second name replaces the first. Classes that came with labels keep theirs.
+    Without CLASS, the discovered classes are listed. `fedwild show novel RUN` draws samples of them. Afterwards
+    `predict`, `evaluate`, `show` and runs that start from this one use the new name. You can rename a class again.
+    Classes with labels keep their names.
 
     Examples:
 
@@ -101,11 +93,11 @@ def name_class(
     if as_json:
         print(json.dumps({"run": str(folder), "old": old, "new": named.name, "class": vars(named)}))
     else:
-        out.print(f"{old} is called {named.name} now", highlight=False, markup=False, soft_wrap=True)
+        say(f"{old} is now called {named.name}")
 
 
 def list_novel(run: Run, as_json: bool) -> None:
-    """The classes that a run discovered, and what they were found in."""
+    """Print the discovered classes, with the samples and clients in which they were found."""
     found = run.novel_classes()
     if as_json:
         print(json.dumps({"run": str(run.path), "classes": [vars(entry) for entry in found]}))

@@ -1,4 +1,4 @@
-"""What commands share: their options, how numbers are read, and how a run is shown and ended."""
+"""What commands share: options, parsing of numbers, and the display of a run and its result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -20,76 +20,99 @@ if TYPE_CHECKING:
     from fedwild.api import Run
     from fedwild.display.progress import WorkDisplay
     from fedwild.display.run_display import RunDisplay
+    from fedwild.results.tables import ResultTable
 
-NARROW = 72
-WIDER = 14
+WIDTH_PER_FIGURE = 11
+"""A terminal with fewer columns per figure gets lines instead of a table."""
 out = Console()
 err = Console(stderr=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, as the last line of standard output.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/fedavg-digits-001.")]
-Words = Optional[str]  # noqa: UP045  (typer reads the annotation at run time)
-# Numbers are read as text, so that the config can say which setting a wrong one is for, and what is allowed.
-Number = Optional[str]  # noqa: UP045
-PathOption = Optional[Path]  # noqa: UP045
-Names = Optional[list[str]]  # noqa: UP045
-Workers = Annotated[Number, typer.Option(metavar="N", help="Worker processes (default: one per core); 0 = none.")]
-ConfigFile = Annotated[PathOption, typer.Argument(metavar="CONFIG.toml", help="Settings; flags win over them.")]
+Words = str | None
+# Numbers are text here, so that the error for an invalid number names the setting and the allowed values.
+Number = str | None
+PathOption = Path | None
+Names = list[str] | None
+Workers = Annotated[
+    Number, typer.Option(metavar="N", help="Worker processes (default: one per core); 0 uses this one.")
+]
+ConfigFile = Annotated[PathOption, typer.Argument(metavar="CONFIG.toml", help="Config file; options override it.")]
 Method = Annotated[
-    Words, typer.Option(metavar="NAME", help=f"See `fedwild list methods` ({DEFAULT_METHOD}); or package.module:Class.")
+    Words,
+    typer.Option(
+        metavar="NAME", help=f"See `fedwild list methods`, or package.module:Class (default: {DEFAULT_METHOD})."
+    ),
 ]
 Data = Annotated[
-    Optional[list[str]],  # noqa: UP045
+    list[str] | None,
     typer.Option(
         metavar="NAME|PATH",
-        help="See `fedwild list data` (digits), or a path to your own; repeat for several domains.",
+        help="See `fedwild list data`, or a path to your data (default: digits); repeatable, for several domains.",
     ),
 ]
 Partition = Annotated[
     Words,
-    typer.Option(metavar="NAME", help="How data is dealt to clients: dirichlet:0.1, classes:2, iid ... (dirichlet)"),
+    typer.Option(metavar="NAME", help="How data is split among clients: classes:2, iid ... (default: dirichlet:0.5)."),
 ]
 Model = Annotated[
-    Words, typer.Option(metavar="NAME", help="See `fedwild list models` (by data); or package.module:Class.")
+    Words,
+    typer.Option(
+        metavar="NAME", help="See `fedwild list models`, or package.module:Class (default: depends on the data)."
+    ),
 ]
-Clients = Annotated[Number, typer.Option(metavar="N", help="Number of clients (10, or as many as the data has).")]
-Rounds = Annotated[Number, typer.Option(metavar="N", help="Communication rounds, for methods that have them.")]
-Seed = Annotated[Number, typer.Option(metavar="N", help="Same seed, same bits (0).")]
+Clients = Annotated[Number, typer.Option(metavar="N", help="Number of clients (default: 10, or as the data says).")]
+Rounds = Annotated[Number, typer.Option(metavar="N", help="Number of communication rounds.")]
+Seed = Annotated[Number, typer.Option(metavar="N", help="Random seed (default: 0).")]
 StartFrom = Annotated[
     Words,
-    typer.Option(metavar="RUN", help="A finished run whose global model to begin with; classes match by name."),
+    typer.Option(metavar="RUN", help="Start from the global model of a finished run; classes match by name."),
 ]
 Settings = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, e.g. method.lr=0.1; repeatable."),
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, such as method.lr=0.1; repeatable."),
+]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option("--out", metavar="FILE", help="Also write the table: .html, .csv, .tex or .md; repeatable."),
 ]
 Engine = Annotated[
-    Words, typer.Option(metavar="NAME", help="Where clients run: local (processes of this machine) or ray (a cluster).")
+    Words, typer.Option(metavar="NAME", help="Where clients run: local (processes on this machine) or ray (a cluster).")
 ]
 Superlink = Annotated[
-    Words, typer.Option(metavar="HOST:PORT", help="A SuperLink that runs on this machine already (one is started).")
+    Words, typer.Option(metavar="HOST:PORT", help="A SuperLink that already runs on this machine (default: start one).")
 ]
-Listen = Annotated[Words, typer.Option(metavar="HOST:PORT", help="Where sites find the coordinator (127.0.0.1:8443).")]
+Listen = Annotated[
+    Words, typer.Option(metavar="HOST:PORT", help="Where the coordinator listens for sites (default: 127.0.0.1:8443).")
+]
 Certificates = Annotated[
-    PathOption, typer.Option(metavar="DIR", help="From `fedwild flower keys`: TLS, and only registered sites (no TLS).")
+    PathOption,
+    typer.Option(
+        metavar="DIR", help="Folder made by `fedwild flower keys`, for TLS and registered sites (default: no TLS)."
+    ),
 ]
 TensorBoard = Annotated[
-    bool, typer.Option("--tensorboard", help="Write figures for TensorBoard into RUN/tensorboard while it goes.")
+    bool, typer.Option("--tensorboard", help="Write TensorBoard files to RUN/tensorboard during the run.")
 ]
 NoReport = Annotated[
-    bool, typer.Option("--no-report", help="Write no report.html at the end (FEDWILD_REPORT=no: never).")
+    bool, typer.Option("--no-report", help="Do not write report.html (FEDWILD_REPORT=no has the same effect).")
 ]
 OwnClient = Annotated[
     Words,
     typer.Option(
-        "--client", metavar="NAME", help="Whose model, for methods with one per client, on its own test data."
+        "--client", metavar="NAME", help="The client, for methods with a model per client; uses its own test data."
     ),
 ]
 
 
+def say(text: str, console: Console = out) -> None:
+    """Print text as it is: without colours, markup or line breaks."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def whole(text: str | None) -> int | None:
-    """A number as typed; what is none goes on as it is, for the config to refuse by name."""
+    """Return a whole number; other text is returned unchanged, and validation rejects it later."""
     try:
         return None if text is None else int(text)
     except ValueError:
@@ -97,7 +120,7 @@ def whole(text: str | None) -> int | None:
 
 
 def real(text: str | None) -> float | None:
-    """The same for a number with decimals."""
+    """Return a number with decimals; other text is returned unchanged."""
     try:
         return None if text is None else float(text)
     except ValueError:
@@ -105,7 +128,7 @@ def real(text: str | None) -> float | None:
 
 
 def pairs(option: str, texts: list[str]) -> dict[str, str]:
-    """OWN=NAME texts as a table."""
+    """Return texts of the form OWN=NAME as a table."""
     table = {}
     for text in texts:
         own, equals, name = text.partition("=")
@@ -116,14 +139,14 @@ def pairs(option: str, texts: list[str]) -> dict[str, str]:
 
 
 def place(superlink: str | None, listen: str | None, certificates: Path | None) -> dict[str, str]:
-    """Where real sites are reached, as settings of the engine."""
+    """Return the address of the coordinator as settings of the engine."""
     folder = None if certificates is None else str(certificates.resolve())
     options = {"superlink": superlink, "listen": listen, "certificates": folder}
     return {key: value for key, value in options.items() if value is not None}
 
 
 def number(option: str, text: str | None, default: int, allowed: range) -> int:
-    """A number as typed that no config checks; what is not allowed is refused."""
+    """Return the number of an option that is not a setting; reject a number that is not allowed."""
     value = default if text is None else whole(text)
     if isinstance(value, int) and value in allowed:
         return value
@@ -132,17 +155,27 @@ def number(option: str, text: str | None, default: int, allowed: range) -> int:
     raise UserError(f"{option} {text} is not allowed: it must be a whole number {some}{steps}.")
 
 
-def refuse(options: Mapping[str, object], reason: str) -> None:
-    """Refuse options that were given but mean nothing here."""
+def reject_options(options: Mapping[str, object], reason: str) -> None:
+    """Reject options that are given but have no effect here."""
     for option, value in options.items():
         if value not in (None, [], False):
             words = value if isinstance(value, list) else [] if value is True else [value]
-            raise UserError(f"{' '.join(map(str, [option, *words]))} is not allowed: it goes {reason}.")
+            raise UserError(f"{' '.join(map(str, [option, *words]))} is not allowed {reason}.")
+
+
+def write_files(table: ResultTable, files: list[Path], quiet: bool) -> None:
+    """Write a table to files, and print their names unless quiet."""
+    from fedwild.results.tables import write_table
+
+    for file in files:
+        write_table(table, file)
+        if not quiet:
+            say(f"table written to {file}")
 
 
 @contextmanager
 def working(quiet: bool = False) -> Iterator[WorkDisplay]:
-    """Show how far a command is that makes no run; Ctrl-C ends it in a word."""
+    """Show the progress of a command that makes no run; Ctrl-C ends it with one word."""
     from fedwild.display.progress import WorkDisplay
 
     try:
@@ -154,24 +187,25 @@ def working(quiet: bool = False) -> Iterator[WorkDisplay]:
 
 
 def show_result(done: Run, as_json: bool, no_report: bool = False) -> None:
-    """The closing figures of a run, and where its folder and its report are."""
-    from fedwild.display.run_display import extra_columns, result_lines, result_table
+    """Print the final figures of a run, its folder and its report."""
+    from fedwild.display.run_display import result_figures, result_table
 
     written = None if no_report else closing_report(done)
     if as_json:
         print(json.dumps(done.result))
         return
-    if out.width < NARROW + WIDER * extra_columns(done.metrics):
-        out.print("\n".join(result_lines(done.result)), highlight=False, markup=False, soft_wrap=True)
+    figures = result_figures(done.result)
+    if out.width < WIDTH_PER_FIGURE * len(figures):
+        say("\n".join(f"{label}: {value}" for label, value in figures.items()))
     else:
         out.print(result_table(done.result))
-    out.print(f"run folder: {done.path}", highlight=False, markup=False, soft_wrap=True)
+    say(f"run folder: {done.path}")
     if written is not None:
-        out.print(f"report: {written}", highlight=False, markup=False, soft_wrap=True)
+        say(f"report: {written}")
 
 
 def closing_report(done: Run) -> Path | None:
-    """Write the report of a run that has just ended. Whatever is wrong with it does not spoil the run."""
+    """Write the report of a finished run. An error is printed as a warning."""
     if os.environ.get("FEDWILD_REPORT") == "no":
         return None
     try:
@@ -179,7 +213,9 @@ def closing_report(done: Run) -> Path | None:
 
         return write_report(done)
     except KeyboardInterrupt:
-        print(f"interrupted: the run is finished, and `fedwild report {done.path}` writes its report.", file=sys.stderr)
+        print(
+            f"interrupted: the run is finished; run `fedwild report {done.path}` to write its report.", file=sys.stderr
+        )
         return None
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -189,11 +225,11 @@ def closing_report(done: Run) -> Path | None:
 
 @contextmanager
 def interruptible(display: RunDisplay) -> Iterator[RunDisplay]:
-    """Show a run; Ctrl-C becomes a sentence that says how to go on."""
+    """Show a run; Ctrl-C prints a sentence that says how to resume it."""
     try:
         with display:
             yield display
     except KeyboardInterrupt:
-        goes_on = f"`fedwild resume {display.folder}` goes on from the last finished round"
-        print(f"interrupted: {goes_on if display.folder else 'no run had begun'}.", file=sys.stderr)
+        advice = f"run `fedwild resume {display.folder}` to continue after the last completed round"
+        print(f"interrupted: {advice if display.folder else 'no run was started'}.", file=sys.stderr)
         raise typer.Exit(130) from None

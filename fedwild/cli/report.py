@@ -1,4 +1,4 @@
-"""The command that writes a run's report: `fedwild report`."""
+"""`fedwild report`: write the report of a run."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ def report(
         PathOption, typer.Option("--out", metavar="FILE.html", help="The file to write (RUN/report.html).")
     ] = None,
     workers: Annotated[
-        Number, typer.Option(metavar="N", help="Worker processes for the evaluation (some if it is long); 0 = none.")
+        Number,
+        typer.Option(metavar="N", help="Worker processes for the evaluation (only if it takes long); 0 = none."),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a run's report: one HTML page with its figures, curves, mistakes and costs, which opens anywhere.
+    """Write the report of a run: one HTML page with its metrics, curves, mistakes and costs.
 
-    The page needs neither network nor the run's folder, so it can be sent as it is; it shows test samples. The run need
-    not be finished. Where its data is not here, the page is made of its log and its final figures alone.
+    The page loads nothing else, so you can send it to anyone; it contains test samples. The run need not be finished.
+    If its data is not on this machine, the page shows only the log and the final metrics.
 
     Examples:
 
       fedwild report runs/fedavg-digits-001
 
-      fedwild report runs/gal-digits-001 --out gal.html --json
+      fedwild report runs/fedavg-digits-001 --out digits.html --json
     """
     from fedwild.results.report import write_report
 

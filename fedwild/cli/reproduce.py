@@ -1,4 +1,4 @@
-"""The command that repeats the papers' tables."""
+"""The command that reproduces the papers' tables."""
 
 from __future__ import annotations
 
@@ -9,8 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedwild.cli.options import Json, Names, Quiet, Settings, Words, Workers, err, number, out, real, refuse
+from fedwild.cli.options import (
+    Files,
+    Json,
+    Quiet,
+    Settings,
+    Words,
+    Workers,
+    err,
+    number,
+    out,
+    real,
+    reject_options,
+    say,
+    write_files,
+)
 from fedwild.core.errors import UserError
+from fedwild.core.text import count
 
 if TYPE_CHECKING:
     from fedwild.results.papers import Table
@@ -19,45 +34,42 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    name: Annotated[Words, typer.Argument(metavar="TABLE", help="PAPER/TABLE; `--list` shows all.")] = None,
+    name: Annotated[Words, typer.Argument(metavar="TABLE", help="PAPER/TABLE; see `fedwild reproduce --list`.")] = None,
     only: Annotated[
         Words, typer.Option(metavar="KEY=VALUE,...", help="Only these cells, such as data=mnist,partition=c2.")
     ] = None,
     scale: Annotated[
-        Words, typer.Option(metavar="SHARE", help="Rounds (or epochs, if there is one round) times this (1).")
+        Words,
+        typer.Option(metavar="SHARE", help="Factor for rounds, or for epochs if there is one round (default: 1)."),
     ] = None,
     seeds: Annotated[
-        Words, typer.Option(metavar="N,N,...", help="Seeds, such as 0,1,2; our figure is their mean (one seed).")
+        Words,
+        typer.Option(metavar="N,N,...", help="Seeds, such as 0,1,2; our figure is their mean (default: one seed)."),
     ] = None,
     stand_in: Annotated[
         bool,
-        typer.Option(
-            "--stand-in",
-            help="Where data is missing, leave that domain out or take the embedded digits; such figures are marked.",
-        ),
+        typer.Option("--stand-in", help="Replace missing data by other domains or the digits; marks the figures."),
     ] = False,
     listing: Annotated[
-        bool, typer.Option("--list", help="List tables, or a table's rows: runnable here, or what they wait for.")
+        bool, typer.Option("--list", help="List the tables, or a table's rows, with what is runnable here.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the runs and the table so far; run nothing.")
+        bool, typer.Option("--dry-run", help="Show the runs and the table so far without running anything.")
     ] = False,
-    out_folder: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are kept.")] = Path(
+    out_folder: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder for the runs.")] = Path(
         "runs/reproduce"
     ),
-    files: Annotated[
-        Names, typer.Option("--out", metavar="FILE", help="Also write .html, .csv, .tex or .md; repeatable.")
-    ] = None,
+    files: Files = None,
     settings: Settings = None,
     workers: Workers = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Repeat a table of one of the five papers, and set our figures beside the paper's.
+    """Reproduce a table of one of the five papers.
 
-    Without --list, all cells that can be run here are run with the paper's settings, each distinct run once. That
-    takes long: look with --dry-run first, choose cells with --only, or shorten with --scale. Interrupted work goes on
-    when the same command is given again; finished runs are shared between tables.
+    Our figures are shown beside the paper's. All cells that can be run here are run with the paper's settings, each
+    distinct run once. This can take long: use --dry-run first, choose cells with --only, or shorten the runs with
+    --scale. Repeat the command to continue after an interruption; tables share finished runs.
 
     Examples:
 
@@ -67,54 +79,54 @@ def reproduce(
 
       fedwild reproduce fedov/table1 --only data=mnist,partition=c2 --scale 0.1
 
-      fedwild reproduce gains/table1 --only setting=reviews-dvd-books --seeds 0,1,2 --out gains.md
+      fedwild reproduce gains/table1 --seeds 0,1,2 --out gains.md
     """
     from fedwild.results import papers
     from fedwild.results.reproduction import outcomes_of, plan, result_table
     from fedwild.results.tables import format_of
 
-    targets = [Path(file) for file in files or []]
-    for target in targets:
-        format_of(target)
+    for file in files or []:
+        format_of(file)
     if listing:
         of_runs = {"--scale": scale, "--seeds": seeds, "--set": settings, "--workers": workers}
-        refuse({**of_runs, "--stand-in": stand_in, "--dry-run": dry_run}, "not with --list")
-        refuse({"--only": only if name is None else None}, "with a TABLE")
-        show_list(name, only, targets, as_json)
+        reject_options({**of_runs, "--stand-in": stand_in, "--dry-run": dry_run}, "with --list")
+        reject_options({"--only": only if name is None else None}, "without TABLE")
+        write_files(show_list(name, only, as_json), files or [], quiet=as_json)
         return
     if name is None:
-        raise UserError("TABLE is missing: name one of those that `fedwild reproduce --list` shows.")
-    count = None if workers is None else number("--workers", workers, 0, range(257))
+        raise UserError("TABLE is missing: see `fedwild reproduce --list`.")
+    processes = None if workers is None else number("--workers", workers, 0, range(257))
     table = chosen(papers.table(name), only)
     todo = plan(table, out_folder, share_of(scale), seeds_of(seeds), stand_in, settings or [])
     if not todo.runs:
-        waits = "; ".join(f"{reason} ({count} cells)" for reason, count in todo.reasons.items())
+        waits = "; ".join(f"{reason} ({count(cells, 'cell')})" for reason, cells in todo.reasons.items())
         raise UserError(f"{table.name}: none of the chosen cells can be run here. They wait for {waits}.")
-    failures = {} if dry_run else carried_out(todo, out_folder, count, quiet)
+    failures = {} if dry_run else run_all(todo, out_folder, processes, quiet)
     outcomes = outcomes_of(todo, failures)
     shown = result_table(todo, outcomes)
     show(todo, outcomes, shown, failures, dry_run, as_json)
-    write(shown, targets, as_json)
+    # After printing the table, so that it is not lost if a file cannot be written.
+    write_files(shown, files or [], quiet=as_json)
     for label, problem in failures.items():
         print(f"failed: {label}: {problem}", file=sys.stderr)
     if failures:
         raise typer.Exit(1)
 
 
-def carried_out(todo: Plan, folder: Path, workers: int | None, quiet: bool) -> dict[str, UserError]:
-    """Do what is not done yet; what ended runs, by label."""
+def run_all(todo: Plan, folder: Path, workers: int | None, quiet: bool) -> dict[str, UserError]:
+    """Run everything that is not finished. Return the errors of failed runs, by label."""
     from fedwild.results.batch import run_batch
     from fedwild.results.batch_display import BatchDisplay
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--runs {str(folder)!r} cannot be made: {error.strerror or error}.") from None
+        raise UserError(f"--runs {str(folder)!r} cannot be created: {error.strerror or error}.") from None
     try:
         with BatchDisplay(err, quiet) as display:
             return run_batch(todo.runs, display, workers).failures
     except KeyboardInterrupt:
-        err.print("interrupted: the same command goes on from here.", highlight=False, soft_wrap=True)
+        say("interrupted: repeat the command to continue.", err)
         raise typer.Exit(130) from None
 
 
@@ -126,7 +138,7 @@ def show(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """The table on the terminal or as JSON."""
+    """Print the table, or all figures as JSON."""
     from fedwild.results.tables import print_table
     from fedwild.runs.events import without_nan
 
@@ -135,7 +147,7 @@ def show(
             "table": todo.table.name,
             "scale": todo.scale,
             "runs": {str(run.folder): run.is_done for run in todo.runs},
-            "cells": [outcome.described() for outcome in outcomes],
+            "cells": [outcome.to_json() for outcome in outcomes],
             "notes": shown.notes,
             "failures": {label: str(problem) for label, problem in failures.items()},
         }
@@ -143,47 +155,35 @@ def show(
         return
     if dry_run:
         for run in todo.runs:
-            line = f"{'done' if run.is_done else 'to do'}  {run.folder}  {run.label}"
-            out.print(line, highlight=False, markup=False, soft_wrap=True)
+            say(f"{'done' if run.is_done else 'to do'}  {run.folder}  {run.label}")
     print_table(out, shown)
 
 
-def write(table: ResultTable, targets: list[Path], as_json: bool) -> None:
-    """The table in files, after it was shown: should one be unwritable now, nothing is lost."""
-    from fedwild.results.tables import write_table
-
-    for target in targets:
-        write_table(table, target)
-        if not as_json:
-            out.print(f"written to {target}", highlight=False, markup=False, soft_wrap=True)
-
-
-def show_list(name: str | None, only: str | None, targets: list[Path], as_json: bool) -> None:
-    """All tables, or the rows of one."""
+def show_list(name: str | None, only: str | None, as_json: bool) -> ResultTable:
+    """Print all tables, or the rows of one, and return what was printed."""
     from fedwild.results import papers
-    from fedwild.results.reproduction.listing import cells_listed, described, tables_listed, waiting_lines
+    from fedwild.results.reproduction.listing import cells_listed, table_json, tables_listed, waiting_lines
     from fedwild.results.tables import print_table, terminal_table
 
     tables = [chosen(papers.table(name), only)] if name is not None else papers.tables()
     listed = cells_listed(tables[0]) if name is not None else tables_listed(tables)
     if as_json:
-        print(json.dumps([described(table) for table in tables]))
-        write(listed, targets, as_json)
-        return
+        print(json.dumps([table_json(table) for table in tables]))
+        return listed
     if out.is_terminal:
-        # Words wrap: captions are long, and lines for each table would be many.
+        # Captions are long: wrap them instead of printing several lines per table.
         out.print(terminal_table(listed))
     else:
         print_table(out, listed)
     if name is None:
-        out.print("Waiting for:", highlight=False)
+        say("Waiting for:")
         for line in waiting_lines(tables):
-            out.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
-    write(listed, targets, as_json)
+            say(f"  {line}")
+    return listed
 
 
 def chosen(table: Table, only: str | None) -> Table:
-    """The table with the cells that --only leaves."""
+    """Return the table with the cells that --only selects."""
     if only is None:
         return table
     wanted: dict[str, str] = {}
@@ -196,7 +196,7 @@ def chosen(table: Table, only: str | None) -> Table:
 
 
 def share_of(text: str | None) -> float:
-    """What --scale says."""
+    """Return the value of --scale."""
     share = 1.0 if text is None else real(text)
     if not isinstance(share, float) or not 0 < share <= 1:
         raise UserError(f"--scale {text} is not allowed: it must be a number above 0 and at most 1, such as 0.1.")
@@ -204,7 +204,7 @@ def share_of(text: str | None) -> float:
 
 
 def seeds_of(text: str | None) -> list[int]:
-    """What --seeds says; none: each cell's own."""
+    """Return the values of --seeds; empty for the seed of each cell."""
     if text is None:
         return []
     parts = [part.strip() for part in text.split(",")]

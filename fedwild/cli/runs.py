@@ -1,4 +1,4 @@
-"""Commands that make a run or go on with one: `fedwild run`, `resume` and `welcome`."""
+"""Commands that make or continue a run: `fedwild run`, `resume` and `welcome`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run(
     engine: Engine = None,
     start_from: StartFrom = None,
     out_folder: Annotated[
-        PathOption, typer.Option("--out", metavar="DIR", help="The run folder to make (runs/METHOD-DATA-NNN).")
+        PathOption, typer.Option("--out", metavar="DIR", help="The new run folder (default: runs/METHOD-DATA-NNN).")
     ] = None,
     settings: Settings = None,
     tensorboard: TensorBoard = False,
@@ -63,15 +63,15 @@ def run(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a federation and measure it.
+    """Train a model across clients and measure it.
 
-    Without arguments: FedAvg on scikit-learn's digits, six classes known, four never trained.
+    Without arguments, this is FedAvg on scikit-learn's digits, with six known classes and four unknown ones.
 
     Examples:
 
       fedwild run --method close-set-voting --clients 5
 
-      fedwild run --data mnist --partition classes:2 --rounds 20 --set data.known=6
+      fedwild run --data mnist --partition classes:2 --set data.known=6
 
       fedwild run my.toml --seed 3 --out runs/third
 
@@ -115,9 +115,9 @@ def resume(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run that was stopped or killed; the result is the same, bit for bit.
+    """Resume a run that was stopped or killed. The result is bit-equal to that of an uninterrupted run.
 
-    A run over real sites is reached as before, unless --superlink, --listen or --certificates say otherwise.
+    For a run over real sites, --superlink, --listen and --certificates override the settings of the run.
     """
     from fedwild import api
     from fedwild.display.run_display import RunDisplay
@@ -135,35 +135,41 @@ def welcome(
         str,
         typer.Option(
             metavar="FOLDER",
-            help="The newcomer's data: image folder, .npz, .csv, or a data set's name; of real sites, the site's name.",
+            help="The newcomer's data: image folder, .npz, .csv or data set; over real sites, the site's name.",
         ),
     ],
-    name: Annotated[Words, typer.Option(metavar="NAME", help="What to call it (as its data is called).")] = None,
+    name: Annotated[
+        Words, typer.Option(metavar="NAME", help="Name of the newcomer (default: that of its data).")
+    ] = None,
     labels: Annotated[
         Names,
-        typer.Option("--label", metavar="OWN=NAME", help="Its own name of a class, and the federation's; repeatable."),
+        typer.Option(
+            "--label", metavar="OWN=NAME", help="The newcomer's name of a class = the federation's; repeatable."
+        ),
     ] = None,
     classes: Annotated[
-        Names, typer.Option("--class", metavar="NAME", help="Only this of its classes; repeatable (all).")
+        Names, typer.Option("--class", metavar="NAME", help="Use only this class; repeatable (default: all).")
     ] = None,
     domains: Annotated[
-        Names, typer.Option("--domain", metavar="NAME", help="Only this of its domains; repeatable (all).")
+        Names, typer.Option("--domain", metavar="NAME", help="Use only this domain; repeatable (default: all).")
     ] = None,
     resize: Annotated[bool, typer.Option("--resize", help="Convert its images to the federation's size.")] = False,
     max_forgetting: Annotated[
         Number,
-        typer.Option(metavar="SHARE", help="Go back if source accuracy falls by more, such as 0.02 (never)."),
+        typer.Option(
+            metavar="SHARE", help="Reject the newcomer if others lose more accuracy, such as 0.02 (default: never)."
+        ),
     ] = None,
     method: Annotated[
-        str, typer.Option(metavar="NAME", help="A method that can start from a run.")
+        str, typer.Option(metavar="NAME", help="A method that can start from another run.")
     ] = DEFAULT_WELCOME,
-    rounds: Annotated[Number, typer.Option(metavar="N", help="Rounds of adaptation (10).")] = None,
+    rounds: Annotated[Number, typer.Option(metavar="N", help="Rounds of adaptation (default: 10).")] = None,
     workers: Workers = None,
     superlink: Superlink = None,
     listen: Listen = None,
     certificates: Certificates = None,
     out_folder: Annotated[
-        PathOption, typer.Option("--out", metavar="DIR", help="The run folder to make (runs/METHOD-DATA-NNN).")
+        PathOption, typer.Option("--out", metavar="DIR", help="The new run folder (default: runs/METHOD-DATA-NNN).")
     ] = None,
     settings: Settings = None,
     tensorboard: TensorBoard = False,
@@ -171,19 +177,19 @@ def welcome(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Take a new client into a trained federation: find out what it brings, and learn it without forgetting.
+    """Welcome a new client into a trained federation.
 
-    RUN is a finished run, which stays as it is; the new run goes on from it, with its history. The newcomer's classes
-    meet the federation's by name. It may bring nothing new (then the model serves it as it is), a new domain, or new
-    classes (then the model grows). Several newcomers come one after the other: welcome each into the run before.
+    RUN is a finished run. It does not change; the new run continues it. The method detects whether the newcomer has
+    nothing new, a new domain, or new classes, by name, and adapts the model to it. To welcome several newcomers,
+    welcome each into the run of the one before.
 
     Examples:
 
       fedwild welcome runs/fedavg-digits-001 --client ~/scans --name hospital-b
 
-      fedwild welcome runs/fedavg-mnist-001 --client usps --resize --max-forgetting 0.02
+      fedwild welcome runs/fedavg-mnist-001 --client usps --resize
 
-      fedwild welcome runs/gains-mnist-001 --client late.npz --label zwei=2 --label drei=3
+      fedwild welcome runs/gains-mnist-001 --client late.npz --label zwei=2
 
       fedwild welcome runs/fedavg-sites-001 --client hospital-c
     """

@@ -22,7 +22,7 @@ from fedwild.cli.options import (
     Workers,
     number,
     out,
-    refuse,
+    reject_options,
     whole,
     working,
 )
@@ -99,15 +99,15 @@ def show_outliers(
     samples = number("--rows", rows, 6, range(1, 101))
     draws = None if seed is None else number("--seed", seed, 0, range(2**63))
     if folder is not None:
-        refuse({"--data": data, "--config": config, "--outliers": outliers}, "not with --run, which has its own")
+        reject_options({"--data": data, "--config": config, "--outliers": outliers}, "with --run, which has its own")
         images = number("--columns", columns, 10, range(4, 50, 3))
         with working(quiet) as work:
             work.tell("making outliers")
             sheet = run_sheet(api.Run(folder), client, samples, images, draws or 0)
     else:
-        refuse({"--client": client}, "only with --run")
+        reject_options({"--client": client}, "without --run")
         if outliers == ALL:
-            refuse({"--columns": columns}, "not with --outliers all, which has one for each generator")
+            reject_options({"--columns": columns}, "with --outliers all, which has a column for each generator")
         images = number("--columns", columns, 10, range(2, 51))
         resolved = api.configure(config, data=data or None, seed=draws)
         made_by = "destruction" if outliers is None else outliers
@@ -183,13 +183,13 @@ def show_confusion(
       fedwild show confusion runs/local-only-digits-001 --client client-03 --out three.pdf --json
     """
     from fedwild.api import Run
-    from fedwild.results.pictures.confusion import confusion_figures, write
-    from fedwild.results.pictures.files import check_drawable
+    from fedwild.results.pictures.confusion import confusion_figures, draw
+    from fedwild.results.pictures.files import check_drawable, write_figure
 
     check_drawable(picture)
     with working(quiet) as work:
         confusion = confusion_figures(Run(folder), client, whole(workers), on_progress=work.tell)
-        write(confusion, picture)
+        write_figure(draw(confusion), picture)
     report_picture(confusion.described(), picture, as_json)
 
 
@@ -224,15 +224,15 @@ def show_features(
       fedwild show features runs/fedavg-digits-001 --samples 500 --seed 3 --out map.svg --json
     """
     from fedwild.api import Run
-    from fedwild.results.pictures.features import MIN_SAMPLES, SAMPLES, feature_figures, write
-    from fedwild.results.pictures.files import check_drawable
+    from fedwild.results.pictures.features import MIN_SAMPLES, SAMPLES, draw, feature_figures
+    from fedwild.results.pictures.files import check_drawable, write_figure
 
     check_drawable(picture)
     count = number("--samples", samples, SAMPLES, range(MIN_SAMPLES, 100_001))
     draws = number("--seed", seed, 0, range(2**63))
     with working(quiet) as work:
         features = feature_figures(Run(folder), count, draws, client, whole(workers), on_progress=work.tell)
-        write(features, picture)
+        write_figure(draw(features), picture)
     report_picture(features.described(), picture, as_json)
 
 
@@ -266,11 +266,12 @@ def show_novel(
     """
     from fedwild.api import Run
     from fedwild.results.pictures.files import check_ending
-    from fedwild.results.pictures.novel import COLUMNS, novel_figures, write
+    from fedwild.results.pictures.novel import COLUMNS, novel_figures, sheet_of
+    from fedwild.results.pictures.sheet import write
 
     check_ending(picture)
     most = number("--columns", columns, COLUMNS, range(1, 51))
     run = Run(folder)
     found = novel_figures(run, client, most)
-    write(found, run, picture)
+    write(sheet_of(found, run.experiment.dataset, run.config.data), picture)
     report_picture(found.described(), picture, as_json)

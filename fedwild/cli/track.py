@@ -1,4 +1,4 @@
-"""`fedwild track`: runs for TensorBoard, after the fact."""
+"""`fedwild track`: write event files for TensorBoard from the logs of runs."""
 
 from __future__ import annotations
 
@@ -18,37 +18,38 @@ if TYPE_CHECKING:
 
 def track(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run folders, finished or not, or folders that hold some.")
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, finished or not, or folders that contain some.")
     ],
     out_folder: Annotated[
-        PathOption, typer.Option("--out", metavar="DIR", help="Where to make a folder for each run (RUN/tensorboard).")
+        PathOption,
+        typer.Option("--out", metavar="DIR", help="Create a folder for each run in DIR (RUN/tensorboard)."),
     ] = None,
-    clients: Annotated[bool, typer.Option("--clients", help="Each client's loss, too.")] = False,
+    clients: Annotated[bool, typer.Option("--clients", help="Include the loss of each client.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write runs' figures for TensorBoard, round by round: loss, metrics, seconds, bytes, and the settings.
+    """Write runs for TensorBoard: loss, metrics, seconds and bytes by round, and the settings.
 
-    What was written there before is written anew. To watch a run while it goes, begin it with --tensorboard.
+    Existing event files are replaced. To follow a run while it trains, start it with --tensorboard.
 
     Examples:
 
       fedwild track runs/* && tensorboard --logdir runs
 
-      fedwild track runs/fedavg-digits-001 runs/fedov-digits-001 --out compare --clients
+      fedwild track runs/fedavg-digits-001 runs/fedavg-digits-002 --out compare --clients
     """
     from fedwild.results.tracking import TENSORBOARD, file_writer, write_event_file
     from fedwild.runs.folder import RunFolder
 
     file_writer()
-    runs = [RunFolder.open(folder) for folder in all_runs(folders)]
+    runs = [RunFolder.open(folder) for folder in find_folders(folders)]
     if out_folder is None:
         written = [run.path / TENSORBOARD for run in runs]
     else:
-        written = [out_folder / name for name in different_names(runs)]
+        written = [out_folder / name for name in distinct_names(runs)]
     for run, folder in zip(runs, written, strict=True):
         if out_folder is None:
-            in_peace(run)
+            lock(run)
         try:
             write_event_file(run, folder, clients)
         finally:
@@ -56,35 +57,35 @@ def track(
     if as_json:
         print(json.dumps({str(run.path): str(folder) for run, folder in zip(runs, written, strict=True)}))
     elif not quiet:
-        logdir = out_folder or common(written)
+        logdir = out_folder or common_folder(written)
         out.print("\n".join(map(str, written)), highlight=False, markup=False, soft_wrap=True)
-        out.print(f"look at them: `tensorboard --logdir {logdir}`", highlight=False, markup=False, soft_wrap=True)
+        out.print(f"to view them: `tensorboard --logdir {logdir}`", highlight=False, markup=False, soft_wrap=True)
 
 
-def all_runs(places: list[Path]) -> list[Path]:
-    """The run folders that the places are or hold, each once; a place without any is named."""
+def find_folders(places: list[Path]) -> list[Path]:
+    """Return the run folders that the places are or contain, each once."""
     found: dict[Path, Path] = {}
     for place in places:
-        # What is no folder of runs is opened as a run, which says what is wrong with it.
+        # A place without runs is opened as a run, which gives the error message.
         for folder in (list(run_folders(place)) if place.is_dir() else []) or [place]:
             found.setdefault(folder.resolve(), folder)
     return list(found.values())
 
 
-def in_peace(run: RunFolder) -> None:
-    """Make sure that no other process writes into the run's folder."""
+def lock(run: RunFolder) -> None:
+    """Lock the run folder. Raise `UserError` if another process uses it."""
     try:
         run.lock()
     except UserError as error:
-        raise UserError(f"{error.problems[0]} Name another place with --out DIR.") from None
+        raise UserError(f"{error.problems[0]} Choose another folder with --out DIR.") from None
     except OSError as error:
         raise UserError(
-            f"run folder {str(run.path)!r}: {error.strerror}. Name another place with --out DIR."
+            f"run folder {str(run.path)!r}: {error.strerror}. Choose another folder with --out DIR."
         ) from error
 
 
-def different_names(runs: list[RunFolder]) -> list[str]:
-    """What the runs' folders are called, if no two are called the same."""
+def distinct_names(runs: list[RunFolder]) -> list[str]:
+    """Return the names of the run folders. Raise `UserError` if two are equal."""
     names = [run.path.resolve().name for run in runs]
     for i, name in enumerate(names):
         if name in names[:i]:
@@ -93,8 +94,8 @@ def different_names(runs: list[RunFolder]) -> list[str]:
     return names
 
 
-def common(folders: list[Path]) -> Path:
-    """The folder that holds the runs of all these folders."""
+def common_folder(folders: list[Path]) -> Path:
+    """Return the innermost folder that contains the runs of all these folders."""
     parents = [list(folder.parent.absolute().parents) for folder in folders]
     nearest = next(place for place in parents[0] if all(place in others for others in parents))
     here = Path.cwd()

@@ -11,17 +11,18 @@ from fedwild.contract.exhibit import (
     TableExhibit,
 )
 from fedwild.contract.halves import EVERYONE, Client, Replies, Reply, Server, Step
-from fedwild.contract.initial import Initial, initial_weights
+from fedwild.contract.initial import HEAD, Initial, initial_weights
 from fedwild.contract.method import Discovers, Method, Traits, Welcomes
 from fedwild.contract.phase import Draw, Groups, Phase, Rounds
 from fedwild.contract.predictor import Outcome, Prediction, Predictor
-from fedwild.contract.task import Task
+from fedwild.contract.task import Task, copied, weights_of
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.core.settings import Settings
 
 __all__ = [
     "EVERYONE",
+    "HEAD",
     "Answering",
     "BarExhibit",
     "Client",
@@ -51,5 +52,7 @@ __all__ = [
     "Task",
     "Traits",
     "Welcomes",
+    "copied",
     "initial_weights",
+    "weights_of",
 ]

@@ -98,4 +98,7 @@ class Welcomes(ABC):
 
 
 class Discovers:
-    """What a method adds that discovers novel classes among the samples that clients hold without labels."""
+    """What a method adds that discovers novel classes among the samples that clients hold without labels.
+
+    Its `measure` returns `novel_accuracy` and `number_found`, which tables of results show.
+    """

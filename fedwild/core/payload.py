@@ -96,8 +96,6 @@ class Payload:
                 found.setdefault(subgroup, {})[rest] = tensor
         return dict(sorted(found.items()))
 
-    members = subgroups  # until every caller is renamed
-
     def __contains__(self, group: str) -> bool:
         return any(name.startswith(group + "/") for name in self.tensors)
 

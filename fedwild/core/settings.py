@@ -154,6 +154,3 @@ def _limits(schema: Mapping[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(filter(None, (_limits(s) for s in schema["anyOf"])))
     return ", ".join(f"{_SIGNS[key]} {value:g}" for key, value in schema.items() if key in _SIGNS)
-
-
-validated = validate  # until every caller is renamed

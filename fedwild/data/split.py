@@ -54,7 +54,7 @@ class Split:
     """The clients that are not members yet when the run starts, in the order in which they are welcomed."""
 
     @property
-    def brought(self) -> dict[str, str]:
+    def newcomer_classes(self) -> dict[str, str]:
         """The classes that only newcomers have, with the first newcomer that has each."""
         held = {client.name: client.known for client in self.clients}
         pairs = [(label, name) for name in reversed(self.newcomers) for label in reversed(held[name])]

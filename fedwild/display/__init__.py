@@ -1,0 +1,1 @@
+"""Progress and results on a terminal."""

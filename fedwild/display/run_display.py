@@ -1,8 +1,7 @@
-"""What a run shows while it goes, and its closing table."""
+"""What a run shows while it is running, and its final table."""
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -11,28 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedwild.display.progress import ProgressLine, WorkDisplay, size
+from fedwild.core.text import count, size
+from fedwild.display.figures import figure_text, shown_figures
+from fedwild.display.progress import ProgressLine, WorkDisplay
 from fedwild.display.run_progress import Clock, RunProgress
-
-SHOWN = {
-    "closed_accuracy": "closed accuracy",
-    "auroc": "AUROC",
-    "oscr": "OSCR",
-    "open_macro_f1": "open macro-F1",
-}
-LENGTHS = ("width", "displacement")
-"""Figures that are multiples of something, not shares."""
-SHOWN_IF_THERE = {
-    "novel_accuracy": "novel accuracy",
-    "number_found": "novel classes",
-    "target_accuracy": "newcomer",
-    "source_accuracy": "others",
-    "global_accuracy": "both",
-}
 
 
 class RunDisplay:
-    """Listens to a run's events: a line of progress on a terminal, plain lines elsewhere, nothing if quiet."""
+    """Shows a run's events: a line of progress on a terminal, plain lines elsewhere, nothing if quiet."""
 
     def __init__(self, console: Console, quiet: bool = False, now: Clock = time.monotonic) -> None:
         self._console = console
@@ -77,7 +62,7 @@ class RunDisplay:
 
     def _on_listening(self, event: dict[str, Any]) -> None:
         how = "with TLS, for registered sites" if event["tls"] else "without TLS"
-        self._say(f"sites are expected at {event['address']} ({how})")
+        self._say(f"listening for sites at {event['address']} ({how})")
 
     def _on_waiting(self, event: dict[str, Any]) -> None:
         text = f"waiting for {count(event['sites'], 'site')}"
@@ -87,38 +72,38 @@ class RunDisplay:
             self._line.show(text)
 
     def _on_site(self, event: dict[str, Any]) -> None:
-        self._say(f"  {event['client']} is there: {event['samples']} samples, torch {event['torch']}")
+        self._say(f"  {event['client']} is connected: {count(event['samples'], 'sample')}, torch {event['torch']}")
 
     def _on_site_left(self, event: dict[str, Any]) -> None:
-        self._say(f"  {event['client']} is not connected any more")
+        self._say(f"  {event['client']} has disconnected")
 
     def _on_site_refused(self, event: dict[str, Any]) -> None:
-        self._say(f"  a site is refused: {event['reason']}")
+        self._say(f"  a site was rejected: {event['reason']}")
 
     def _on_join(self, event: dict[str, Any]) -> None:
-        how = "to be welcomed" if event["newcomer"] else "as a member"
-        self._say(f"  {event['client']} joins, {how}: {event['samples']} samples")
+        how = "as a newcomer" if event["newcomer"] else "as a member"
+        self._say(f"  {event['client']} joins {how}: {count(event['samples'], 'sample')}")
 
     def _on_wait(self, event: dict[str, Any]) -> None:
-        advice = f"`fedwild welcome {self.folder} --client {event['client']}` takes it in when the run has ended"
-        self._say(f"  {event['client']} has to wait, since no stage of this run is left to welcome it: {advice}")
+        advice = f"run `fedwild welcome {self.folder} --client {event['client']}` when this run is finished"
+        self._say(f"  {event['client']} waits, because no stage of this run is left to welcome it: {advice}")
 
     def _on_resume(self, event: dict[str, Any]) -> None:
-        self._say(f"going on with round {event['next_index'] + 1} of {event['rounds']}")
+        self._say(f"resuming at round {event['next_index'] + 1} of {event['rounds']}")
 
     def _on_client(self, event: dict[str, Any]) -> None:
         if self._line is None and self._progress.clients <= 20:
             info = event["info"]
             loss = f", loss {info['loss']:.3f}" if isinstance(info.get("loss"), float) else ""
             self._say(
-                f"  {event['client']}: {info.get('samples', '?')} samples{loss}, {event['seconds']:.2f} s "
+                f"  {event['client']}: {count(info.get('samples', 0), 'sample')}{loss}, {event['seconds']:.2f} s "
                 f"({self._progress.clients_done}/{self._progress.clients})"
             )
         for note in event.get("notes", []):
             self._say(f"  {event['client']}: {note}")
 
     def _on_client_failed(self, event: dict[str, Any]) -> None:
-        self._say(f"  {event['client']} is left out of this round: {event['reason']}")
+        self._say(f"  {event['client']} is excluded from this round: {event['reason']}")
 
     def _on_note(self, event: dict[str, Any]) -> None:
         self._say(f"  note: {event['text']}")
@@ -128,70 +113,45 @@ class RunDisplay:
 
     def _on_round(self, event: dict[str, Any]) -> None:
         parts = [f"loss {event['loss']:.4f}"] if event["loss"] is not None else []
-        metrics = event["metrics"] or {}
-        parts += [f"{label} {figure(key, metrics[key])}" for key, label in shown(metrics).items() if key in metrics]
+        parts += figure_phrases(event["metrics"] or {})
         self._say(
             f"round {event['index'] + 1}/{self._progress.rounds} {event['phase']}: {', '.join(parts) or 'done'} "
             f"({event['seconds'] + event['evaluation_seconds']:.1f} s)"
         )
 
 
-def percent(value: float | None) -> str:
-    """A share as a percentage; a dash where it is not defined, such as AUROC without unknown classes."""
-    return "-" if value is None or math.isnan(value) else f"{100 * value:.1f} %"
+def figure_phrases(metrics: dict[str, Any]) -> list[str]:
+    """Return the shown figures that have been measured, each with its label."""
+    labels = shown_figures(metrics).items()
+    return [f"{label} {figure_text(key, metrics[key])}" for key, label in labels if key in metrics]
 
 
-def figure(key: str, value: float | None) -> str:
-    """A figure as people read it: numbers of things and multiples plainly, all others as a percentage."""
-    if value is not None and key.startswith(("number_", *LENGTHS)):
-        return f"{value:.0f}" if key.startswith("number_") else f"{value:.2f}"
-    return percent(value)
-
-
-def shown(metrics: dict[str, Any]) -> dict[str, str]:
-    """The figures that the console shows, with their labels."""
-    return {**SHOWN, **{key: label for key, label in SHOWN_IF_THERE.items() if key in metrics}}
-
-
-def extra_columns(metrics: dict[str, Any]) -> int:
-    """How many figures are shown beside the usual ones."""
-    return len(shown(metrics)) - len(SHOWN)
-
-
-def count(number: int, noun: str) -> str:
-    """'1 client', '2 clients'."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def result_lines(result: dict[str, Any]) -> list[str]:
-    """The closing figures for a terminal too narrow for the table."""
+def result_figures(result: dict[str, Any]) -> dict[str, str]:
+    """Return the final figures and costs of a run as text, by label."""
     metrics = result["metrics"]
-    figures = {label: figure(key, metrics.get(key)) for key, label in shown(metrics).items()}
-    figures["time"] = f"{result['seconds']:.1f} s"
-    figures |= {"bytes up": size(result["bytes_up"]), "bytes down": size(result["bytes_down"])}
-    return [f"{label}: {value}" for label, value in figures.items()]
+    return {
+        **{label: figure_text(key, metrics.get(key)) for key, label in shown_figures(metrics).items()},
+        "time": f"{result['seconds']:.1f} s",
+        "bytes up": size(result["bytes_up"]),
+        "bytes down": size(result["bytes_down"]),
+    }
 
 
 def result_table(result: dict[str, Any]) -> Table:
-    """The closing table of a run."""
+    """Return the final table of a run."""
     names = [result["data"]] if isinstance(result["data"], str) else result["data"]
     data = " + ".join(Path(name).name for name in names)
     about = f"{result['method']} on {data}, {count(result['clients'], 'client')}, {count(result['rounds'], 'round')}"
     table = Table(title=Text(about))
-    metrics = result["metrics"]
-    for heading in (*shown(metrics).values(), "time", "bytes up", "bytes down"):
-        table.add_column(heading, justify="right")
-    table.add_row(
-        *(figure(key, metrics.get(key)) for key in shown(metrics)),
-        f"{result['seconds']:.1f} s",
-        size(result["bytes_up"]),
-        size(result["bytes_down"]),
-    )
+    figures = result_figures(result)
+    for label in figures:
+        table.add_column(label, justify="right")
+    table.add_row(*figures.values())
     return table
 
 
 def metrics_table(metrics: dict[str, float], by: dict[str, dict[str, float]]) -> Table:
-    """All figures, one per row; a column per client or domain where there are a few."""
+    """Return all figures, one per row, with a column per client or domain if there are at most eight."""
     table = Table(title="evaluation")
     table.add_column("metric")
     table.add_column("all", justify="right")
@@ -199,5 +159,5 @@ def metrics_table(metrics: dict[str, float], by: dict[str, dict[str, float]]) ->
     for name in others:
         table.add_column(Text(name), justify="right")
     for key, value in metrics.items():
-        table.add_row(Text(key), figure(key, value), *(figure(key, by[name].get(key)) for name in others))
+        table.add_row(Text(key), figure_text(key, value), *(figure_text(key, by[name].get(key)) for name in others))
     return table

@@ -1,4 +1,4 @@
-"""Where a run stands and how long it will still take, from its events as they come."""
+"""The progress of a run and the time left, from its events."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class RunProgress:
     def __init__(self, now: Clock = time.monotonic) -> None:
         self._now = now
         self.rounds: int | None = None
-        """Of the whole run, once it is known."""
+        """The number of rounds of the whole run, once it is known."""
         self.rounds_done = 0
         self.clients = 0
-        """Of the round under way."""
+        """The number of clients of the current round."""
         self.clients_done = 0
-        self._doing = "getting ready"
+        self._doing = "preparing"
         self._phase: str | None = None
         self._ahead: list[str] = []
         self._times: list[RoundTime] = []
-        self._begun = self._answered = now()
+        self._begun = self._replied = now()
 
     def __call__(self, event: dict[str, Any]) -> None:
         handler = getattr(self, "_on_" + event["event"].replace("-", "_"), None)
@@ -35,7 +35,7 @@ class RunProgress:
 
     @property
     def text(self) -> str:
-        """What is going on."""
+        """The current activity."""
         if self._phase is None:
             return self._doing
         clients = f" {self.clients_done}/{self.clients}" if self.clients else ""
@@ -43,15 +43,15 @@ class RunProgress:
 
     @property
     def done(self) -> float:
-        """Rounds, with the part of the one under way that its clients have done."""
+        """Completed rounds, plus the share of the current round's clients that have replied."""
         return self.rounds_done + (self._share if self._phase is not None else 0.0)
 
     def seconds_left(self) -> float | None:
-        """None while nothing is known."""
-        now = None if self._phase is None else Underway(self._phase, self._share, self._answered - self._begun)
+        """Return the time left, or None if it is unknown."""
+        now = None if self._phase is None else Underway(self._phase, self._share, self._replied - self._begun)
         left = run_seconds_left(self._times, now, self._ahead)
-        # What was foreseen at the last answer has been going on since.
-        return None if left is None else max(0.0, left - (self._now() - self._answered))
+        # The estimate is as of the last reply.
+        return None if left is None else max(0.0, left - (self._now() - self._replied))
 
     @property
     def _share(self) -> float:
@@ -60,7 +60,7 @@ class RunProgress:
     def _on_start(self, event: dict[str, Any]) -> None:
         self.rounds, self.rounds_done = event["rounds"], event["next_index"]
         self._ahead = [name for name, rounds in event["phases"] for _ in range(rounds)]
-        self._begun = self._answered = self._now()
+        self._begun = self._replied = self._now()
         self._doing = "starting"
 
     _on_resume = _on_start
@@ -74,7 +74,7 @@ class RunProgress:
         self._doing = f"{event['client']} trains"
 
     def _on_client(self, event: dict[str, Any]) -> None:
-        self.clients_done, self._answered = self.clients_done + 1, self._now()
+        self.clients_done, self._replied = self.clients_done + 1, self._now()
         self._doing = f"{event['client']} is done"
 
     _on_client_failed = _on_client
@@ -86,15 +86,15 @@ class RunProgress:
         self._doing = "measuring"
 
     def _on_goodbye(self, event: dict[str, Any]) -> None:
-        self._doing = "saying goodbye to sites"
+        self._doing = "disconnecting sites"
 
     def _on_skip(self, event: dict[str, Any]) -> None:
         self._ahead = self._ahead[1:]
         self._on_round(event)
 
     def _on_round(self, event: dict[str, Any]) -> None:
-        """Keep what the round took; saving it counts for the next one."""
+        """Record the duration of the round; the time for saving it counts for the next one."""
         now = self._now()
-        self._times.append(RoundTime(event["phase"], self._answered - self._begun, now - self._answered))
-        self._begun = self._answered = now
+        self._times.append(RoundTime(event["phase"], self._replied - self._begun, now - self._replied))
+        self._begun = self._replied = now
         self.rounds_done, self._phase, self._doing = event["index"] + 1, None, "saving"

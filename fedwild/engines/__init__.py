@@ -1,1 +1,1 @@
-"""Where clients run. An engine carries jobs to clients and answers back; it knows no method by name."""
+"""Where clients run: engines take jobs to clients and return their answers, without knowing any method by name."""

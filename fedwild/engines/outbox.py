@@ -1,4 +1,4 @@
-"""Files of payloads on their way down to clients."""
+"""The files of a round's requests to clients."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from fedwild.core.payload import Payload
 
 
 class Outbox:
-    """Writes a payload once for all clients in a row that get the same tensors; removes it when all have answered."""
+    """Writes a payload once for consecutive clients that get the same tensors; removes it when all have replied."""
 
     def __init__(self, folder: Path, index: int) -> None:
-        # Sites remember payloads by the file's name, so no two rounds may share one.
+        # Executors cache payloads by file name, so no two rounds may share one.
         self._stem = f"{folder}/down-{index}"
         self._numbers = itertools.count()
         self._waiting: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
-        # The last payload is kept, so that no other tensor can get the id of one of its own.
+        # The last payload is kept in memory, so that no other tensor can get the id of one of its tensors.
         self._last: tuple[tuple[Any, ...], str, Payload] | None = None
 
     def file(self, payload: Payload) -> str:
-        """The file to give to one more client."""
-        # A tensor that was changed in place has another version.
+        """Return the file for one more client."""
+        # The version of a tensor changes when it is changed in place.
         key = (tuple((name, id(t), t._version) for name, t in payload.tensors.items()), repr(payload.info))
         if self._last is None or self._last[0] != key:
             path = f"{self._stem}-{next(self._numbers)}.safetensors"
@@ -38,7 +38,7 @@ class Outbox:
         return path
 
     def answered(self, path: str) -> int:
-        """One of a file's clients is done; returns the file's size."""
+        """Note that a client of this file has replied; return the size of the file."""
         size = self._sizes[path]
         self._waiting[path] -= 1
         if not self._waiting[path] and (self._last is None or self._last[1] != path):
@@ -46,7 +46,7 @@ class Outbox:
         return size
 
     def clear(self) -> None:
-        """Remove what is left after a round."""
+        """Remove the remaining files after a round."""
         for path in list(self._waiting):
             self._remove(path)
         self._last = None

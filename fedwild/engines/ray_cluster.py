@@ -1,8 +1,8 @@
-"""Where Ray comes from: started for us on this machine, a cluster that is there already, or the caller's own.
+"""Connections to Ray: a private Ray on this machine, an existing cluster, or the connection of the caller.
 
-A Ray of our own must not outlive us, not even if we are killed. Ray's own means do not suffice, for some of its
-processes live on for minutes. So a watchdog, the smallest of processes, waits for our end and then ends them all. It
-knows them by a mark in their environment, which every process has from the one that started it.
+A private Ray must end with this process, even if it is killed. Ray's own mechanism does not suffice: some of its
+processes live on for minutes. Therefore a small watchdog process waits for the end of this one and then ends them all.
+It finds them by a mark in their environment, which child processes inherit.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from pathlib import Path
 from fedwild.core.errors import UserError
 
 MARK = "FEDWILD_RAY"
-# Sockets lie in Ray's folder, and the system allows them 107 characters, of which Ray uses most.
-LONGEST_PARENT = 30
+# Paths of sockets in Ray's folder may have 107 characters, most of which Ray uses.
+MAX_PARENT_LENGTH = 30
 DIAL_SECONDS = 5.0
-# Within this, a cluster has answered, or we say that there is none.
+# A cluster that does not answer within this time counts as missing.
 JOIN_SECONDS = 60.0
 END_SECONDS = 60.0
-# After a kill, a process may just have been started and not yet have its environment: it is waited for.
+# A process that was started just before a kill may not have its environment yet, so the search continues for a while.
 QUIET_AFTER_KILL, QUIET_AFTER_CLOSE = 2.0, 0.2
-# Beside the data, the object store holds what travels; Ray itself takes nothing before it is used.
-MOVING_BYTES, LEAST_BYTES = 2**30, 2**27
-# A smaller answer is part of a message, which is cheaper than a way through the object store.
+# Room in the object store for payloads and replies beside the data. Ray allocates memory only when it is used.
+PAYLOAD_BYTES, MIN_STORE_BYTES = 2**30, 2**27
+# Smaller answers are part of a message, which is cheaper than the object store.
 MESSAGE_BYTES = 2**20
 
 
 @dataclass
 class Connection:
-    """Our hold on Ray: lets go of exactly what was taken."""
+    """A connection to Ray. `close` ends exactly what `connect` started."""
 
     ours: bool = True
-    """Whether we connected, or found the caller connected."""
+    """Whether `connect` made the connection; otherwise the caller was connected already."""
     watchdog: subprocess.Popen[bytes] | None = None
-    """Guards the Ray that we started, if we did."""
+    """The watchdog of the private Ray, if there is one."""
 
     def close(self) -> None:
         import ray
@@ -58,11 +58,11 @@ class Connection:
         if self.ours:
             ray.shutdown()
         if self.watchdog is not None:
-            dismiss(self.watchdog)
+            release(self.watchdog)
 
 
 def connect(address: str | None, workers: int, data_bytes: int) -> Connection:
-    """A connection to the cluster at `address`, or else to a Ray of our own with a core for each worker."""
+    """Connect to the cluster at `address`, or without one to a private Ray with one core per worker."""
     import ray
 
     if ray.is_initialized():
@@ -73,22 +73,22 @@ def connect(address: str | None, workers: int, data_bytes: int) -> Connection:
     return Connection()
 
 
-# --- a Ray of our own ---------------------------------------------------------------------------------------
+# --- a private Ray ------------------------------------------------------------------------------------------
 
 
 def start(workers: int, store: int) -> subprocess.Popen[bytes]:
-    """Start a Ray that only this machine can reach; returns the watchdog that ends it."""
+    """Start a Ray that only this machine can reach; return the watchdog that ends it."""
     import ray
 
     folder = tempfile.mkdtemp(prefix="fw-", dir=short_parent())
-    watchdog = watched(folder)
-    share_secret()
-    # With SPT_NOENV, processes that change their title keep their environment, and so the mark, readable.
+    watchdog = start_watchdog(folder)
+    set_token()
+    # With SPT_NOENV, the environment of processes that change their title, and so the mark, stays readable.
     marked = {MARK: folder, "SPT_NOENV": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_prestart_worker_first_driver": "0"}
-    # Ray would let all other work on this machine go first.
+    # Otherwise Ray would run its workers at a lower priority.
     marked["RAY_worker_niceness"] = "0"
     try:
-        with undisturbed(marked), loopback():
+        with restored_process(marked), loopback():
             ray.init(
                 address="local",
                 num_cpus=workers,
@@ -103,27 +103,27 @@ def start(workers: int, store: int) -> subprocess.Popen[bytes]:
     except BaseException as error:
         Connection(watchdog=watchdog).close()
         if isinstance(error, Exception):
-            raise UserError(f"engine.name = 'ray': Ray cannot be started here: {one_line(error)}") from error
+            raise UserError(f"engine.name = 'ray': Ray does not start on this machine: {one_line(error)}") from error
         raise
     return watchdog
 
 
 def short_parent() -> str:
-    """Where temporary folders go, if its name is short enough for sockets."""
+    """Return the folder for temporary files, or /tmp if its path is too long for sockets."""
     parent = tempfile.gettempdir()
-    return parent if len(parent) <= LONGEST_PARENT else "/tmp"
+    return parent if len(parent) <= MAX_PARENT_LENGTH else "/tmp"
 
 
 def store_bytes(data_bytes: int) -> int:
-    """How much the object store may hold; more than half of the memory goes to disk."""
+    """Return the size of the object store, at most half of the memory; the rest goes to disk."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(LEAST_BYTES, min(data_bytes + MOVING_BYTES, memory // 2))
+    return max(MIN_STORE_BYTES, min(data_bytes + PAYLOAD_BYTES, memory // 2))
 
 
-def share_secret() -> None:
-    """Give Ray a token for its processes, unless the user has one: else it would leave one in the home folder.
+def set_token() -> None:
+    """Set a token for Ray's processes unless the user has one. Otherwise Ray would write one to the home folder.
 
-    It stays for the life of this process, since Ray remembers it that long, too.
+    It is kept until this process ends, because Ray caches it for that long.
     """
     held = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
     if not held and not (Path.home() / ".ray" / "auth_token").exists():
@@ -131,10 +131,10 @@ def share_secret() -> None:
 
 
 @contextlib.contextmanager
-def undisturbed(variables: dict[str, str]) -> Iterator[None]:
-    """Lend Ray environment variables, and then put back what it changed in a process that is not its own.
+def restored_process(variables: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for Ray, then restore the environment and the signal handlers that it changed.
 
-    Ctrl-C waits until then: while Ray forks its processes, Python would drop it.
+    Ctrl-C is deferred until then: while Ray forks its processes, Python would ignore it.
     """
     before, handlers = dict(os.environ), {}
     interrupted: list[int] = []
@@ -157,7 +157,7 @@ def undisturbed(variables: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def loopback() -> Iterator[None]:
-    """Have Ray take 127.0.0.1 at its word; it would use this machine's outward address instead."""
+    """Make Ray listen on 127.0.0.1; it would use the machine's external address instead."""
     from ray._private import ray_constants
 
     before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
@@ -167,38 +167,43 @@ def loopback() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = before
 
 
-# --- a cluster that is there already ------------------------------------------------------------------------
+# --- an existing cluster ------------------------------------------------------------------------------------
 
 
 def check_address(address: str | None) -> None:
-    """Refuse an address where nothing listens."""
+    """Reject an address where nothing listens by raising `UserError`."""
     if address is not None and address != "auto":
         dial(address)
 
 
 def join(address: str) -> None:
-    """Connect to the cluster at an address, or say within seconds why not."""
+    """Connect to the cluster at an address, or raise `UserError` with the reason within `JOIN_SECONDS`."""
     import ray
 
     check_address(address)
     try:
-        # Ray's own attempt takes two minutes and then ends the process: one that can be spared goes first.
+        # Ray tries for two minutes and then ends the process, so another process tries first.
         tried = subprocess.run(
-            here("join", address), env=with_our_path(), cwd="/", timeout=JOIN_SECONDS, capture_output=True, text=True
+            own_command("join", address),
+            env=with_our_path(),
+            cwd="/",
+            timeout=JOIN_SECONDS,
+            capture_output=True,
+            text=True,
         )
     except subprocess.TimeoutExpired:
-        raise no_cluster(address, "no Ray answers there") from None
+        raise no_cluster(address, "Ray does not answer there") from None
     if tried.returncode:
-        raise no_cluster(address, tried.stdout.strip() or "no Ray answers there")
-    with undisturbed({}):
+        raise no_cluster(address, tried.stdout.strip() or "Ray does not answer there")
+    with restored_process({}):
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
 
 
 def dial(address: str) -> None:
-    """See whether anything listens at HOST:PORT."""
+    """Check that something listens at HOST:PORT."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or "/" in host or not port.isdecimal():
-        raise no_cluster(address, "this is no address")
+        raise no_cluster(address, "this is not an address")
     try:
         socket.create_connection((host.strip("[]"), int(port)), DIAL_SECONDS).close()
     except (OSError, OverflowError) as error:
@@ -210,18 +215,18 @@ def no_cluster(address: str, reason: str) -> UserError:
 
     return UserError(
         f"engine.address = {address!r}: {reason.rstrip('.')}. It must be auto, or HOST:PORT of a running cluster with "
-        f"Ray {ray.__version__} and Python {platform.python_version()} that this machine is a node of (`ray start`)."
+        f"Ray {ray.__version__} and Python {platform.python_version()} to which this machine belongs (`ray start`)."
     )
 
 
 def try_to_join(address: str) -> int:
-    """In a process of its own: connect, or print why not."""
+    """Connect, or print the reason for a failure. This runs in a separate process."""
     import ray
 
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:
-        # What Ray advises after its first sentence is for users of Ray.
+        # The advice after Ray's first sentence is for users of Ray.
         print(one_line(error.__cause__ or error).partition(". ")[0])
         return 1
     return 0
@@ -234,10 +239,10 @@ def one_line(error: BaseException) -> str:
 # --- the watchdog -------------------------------------------------------------------------------------------
 
 
-def watched(folder: str) -> subprocess.Popen[bytes]:
-    """Start the watchdog of a Ray in `folder`. In a session of its own, Ctrl-C does not reach it."""
+def start_watchdog(folder: str) -> subprocess.Popen[bytes]:
+    """Start the watchdog of a Ray in `folder`, in a new session, which Ctrl-C does not reach."""
     return subprocess.Popen(
-        here("watch", folder),
+        own_command("watch", folder),
         env=with_our_path(),
         cwd="/",
         stdin=subprocess.PIPE,
@@ -247,10 +252,10 @@ def watched(folder: str) -> subprocess.Popen[bytes]:
     )
 
 
-def dismiss(watchdog: subprocess.Popen[bytes]) -> None:
-    """Have the watchdog do its work now, and wait until it is done."""
+def release(watchdog: subprocess.Popen[bytes]) -> None:
+    """Tell the watchdog to end its Ray now, and wait for it."""
     assert watchdog.stdin is not None
-    # A word, since the pipe's end may stay open in a process that was forked from this one.
+    # A message, since a process forked from this one may keep the pipe open.
     with contextlib.suppress(BrokenPipeError):
         watchdog.stdin.write(b"close")
         watchdog.stdin.close()
@@ -258,17 +263,17 @@ def dismiss(watchdog: subprocess.Popen[bytes]) -> None:
 
 
 def watch(folder: str, parent: int) -> None:
-    """Wait for the parent's word or end; then end all that carries the folder's mark, and remove the folder."""
-    word: bytes | None = None
-    while word is None and os.getppid() == parent:
+    """Wait for the parent's message or end; then end all processes with the folder's mark, and remove the folder."""
+    message: bytes | None = None
+    while message is None and os.getppid() == parent:
         if select.select([sys.stdin], [], [], 1.0)[0]:
-            word = os.read(0, 5)
-    end_marked(folder, QUIET_AFTER_CLOSE if word else QUIET_AFTER_KILL)
+            message = os.read(0, 5)
+    end_marked(folder, QUIET_AFTER_CLOSE if message else QUIET_AFTER_KILL)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def end_marked(folder: str, quiet: float) -> None:
-    """Kill the processes that carry a mark, again and again until there has been none for a while."""
+    """Kill the processes with a mark repeatedly, until none has been found for `quiet` seconds."""
     end = time.monotonic() + END_SECONDS
     last_seen = time.monotonic()
     while time.monotonic() < min(end, last_seen + quiet):
@@ -280,7 +285,7 @@ def end_marked(folder: str, quiet: float) -> None:
 
 
 def marked_processes(folder: str) -> list[int]:
-    """The living processes with a mark. Only Linux shows them; elsewhere Ray's own reaper has to do."""
+    """Return the running processes with a mark. This works on Linux only; elsewhere Ray's own reaper is used."""
     mark = f"{MARK}={folder}\0".encode()
     found = []
     for environment in Path("/proc").glob("[0-9]*/environ"):
@@ -294,7 +299,7 @@ def marked_processes(folder: str) -> list[int]:
 
 
 def python_path() -> str:
-    """Where this process finds modules, beyond what every Python here has of itself."""
+    """Return the module path of this process without the folders that every Python on this machine has."""
     common = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     ours = [str(Path(__file__).parents[2]), *map(os.path.abspath, sys.path)]
     return os.pathsep.join(dict.fromkeys(path for path in ours if not path.startswith(common)))
@@ -304,8 +309,8 @@ def with_our_path() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": python_path()}
 
 
-def here(*arguments: str) -> list[str]:
-    """The command that runs this file in another process."""
+def own_command(*arguments: str) -> list[str]:
+    """Return the command that runs this file in another process."""
     return [sys.executable, "-m", "fedwild.engines.ray_cluster", *arguments, str(os.getpid())]
 
 

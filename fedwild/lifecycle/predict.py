@@ -1,4 +1,4 @@
-"""Answers for files: images of any size and number of channels are converted to the run's input shape."""
+"""Answers for files. Images of any size and number of channels are converted to the run's input shape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedwild.lifecycle.run import Run
 
 
 def answer_files(run: Run, files: Sequence[Path], client: str | None = None) -> list[dict[str, Any]]:
-    """One row per file: the answer, the best known class with its probability, the unknown score, all scores."""
+    """Return a row per file: the answer, the best known class with its probability, the unknown score, all scores."""
     x = torch.cat([read_sample(file, run.input_shape, run.input_dtype) for file in files])
     answers = run.predict(x, client)
     probabilities = answers.logits.softmax(dim=1)
@@ -41,7 +41,7 @@ def answer_files(run: Run, files: Sequence[Path], client: str | None = None) -> 
 
 
 def read_sample(file: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """One sample (1, *shape) as the run's data set stores it."""
+    """Return one sample (1, *shape) as the run's data set stores it."""
     if not file.is_file():
         raise UserError(f"image {str(file)!r} {'is a folder' if file.is_dir() else 'does not exist'}.")
     stored = read_array(file, shape) if file.suffix == ".npy" else read_images([file], None, None)
@@ -62,7 +62,7 @@ def read_sample(file: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tenso
 
 
 def read_array(file: Path, shape: tuple[int, ...]) -> Tensor:
-    """A sample from a .npy file."""
+    """Return the sample of a .npy file."""
     try:
         with file.open("rb") as stream:
             array = np.load(stream, allow_pickle=False)
@@ -70,7 +70,7 @@ def read_array(file: Path, shape: tuple[int, ...]) -> Tensor:
         raise UserError(f"{str(file)!r} cannot be read as a .npy array: {error}.") from None
     if not isinstance(array, np.ndarray):
         raise UserError(f"{str(file)!r} is an archive of arrays: give a .npy file with one sample.")
-    # Three grey pictures look like one picture of three channels: where channels come first, they must be as trained.
+    # Three grey images look like one image with three channels, so channels that come first must match the run.
     several = array.ndim == len(shape) + 1 or (array.ndim == len(shape) == 3 and array.shape[0] == 3 != shape[0])
     if several and array.shape[-1] != 3:
         raise UserError(f"{str(file)!r} has shape {array.shape}, the run was trained on {shape}: one sample per file.")

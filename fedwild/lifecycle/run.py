@@ -23,9 +23,9 @@ from fedwild.core.rng import Rng
 from fedwild.core.temporary import temporary_folder
 from fedwild.core.toml import read_toml
 from fedwild.data import Samples, Split
+from fedwild.engines.choice import worker_count
 from fedwild.engines.executor import Executor, state_file
 from fedwild.engines.local import LocalEngine
-from fedwild.engines.workers import worker_count
 from fedwild.evaluation.examiner import Evaluation, Examiner
 from fedwild.evaluation.inference import embed, predict
 from fedwild.evaluation.progress import OnProgress, ignore_progress, with_progress

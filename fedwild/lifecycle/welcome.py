@@ -19,7 +19,7 @@ from fedwild.lifecycle.start import begin
 from fedwild.methods import METHODS
 from fedwild.runs.at_sites import NEWCOMER_SITE
 from fedwild.runs.config import Config, changes, resolve, setting_layers
-from fedwild.runs.events import Listener
+from fedwild.runs.events import Listener, ignore_event
 from fedwild.runs.experiment import Experiment, check_newcomer_names, prepare
 from fedwild.training.loop import LocalTraining
 
@@ -32,7 +32,7 @@ def welcome_client(
     workers: int | None = None,
     out: Path | None = None,
     settings: Sequence[str] | Mapping[str, Any] = (),
-    listener: Listener = lambda event: None,
+    listener: Listener = ignore_event,
 ) -> Run:
     """Welcome a newcomer whose data is on this machine; `table` is what `continued_settings` gave.
 

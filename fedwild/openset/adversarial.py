@@ -1,4 +1,4 @@
-"""Adversarial outlier enhancement (FedOV, section 3.5): outliers moved to where the model takes them for known."""
+"""Adversarial outlier enhancement (FedOV, section 3.5): moves outliers to where the model considers them known."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from fedwild.models import Network, has_batch_norm
 
 
 def enhance(model: Network, outliers: Tensor, steps: int, step_size: float) -> Tensor:
-    """x'' = x' + step_size * sign(grad CE(f(x'), K)), `steps` times: away from "unknown", the model's last output.
+    """Return x'' = x' + step_size * sign(grad CE(f(x'), K)), applied `steps` times: away from the unknown output K.
 
-    `outliers` x' (n, *shape) are never changed, nor are the model's parameters, gradients and batch statistics.
+    The outliers x' (n, *shape), the model's parameters, gradients and batch statistics do not change.
     """
     moved = outliers.detach().clone()
     unknown = torch.full((len(moved),), model.head.out_features - 1, device=moved.device)
-    with held_still(model):
+    with frozen_model(model):
         for _ in range(steps):
             moved.requires_grad_(True)
-            # Only the sign counts, so the sum will do; a mean could shrink a gradient to nothing.
+            # Only the sign counts, and a mean could round a small gradient to zero.
             loss = F.cross_entropy(model(moved), unknown, reduction="sum")
             (gradient,) = torch.autograd.grad(loss, moved)
-            # Like the gradient, whose memory order the network likes best; not into it, its elements may share memory.
+            # In the gradient's memory layout, which suits the network, but not in place: its elements may share memory.
             moved = gradient.sign().mul_(step_size).add_(moved.detach())
     return moved
 
 
 @contextmanager
-def held_still(model: Network) -> Iterator[None]:
-    """No gradients for parameters; batch-norm by its running statistics, which outliers alone must not shift."""
+def frozen_model(model: Network) -> Iterator[None]:
+    """Compute no gradients for parameters, and let batch-norm use its running statistics without updating them."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     learning = [part for part in model.modules() if part.training] if has_batch_norm(model) else []
     for parameter in trainable:

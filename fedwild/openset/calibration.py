@@ -1,9 +1,8 @@
 """From unknown scores to decisions: thresholds set on *known validation* data, never on test unknowns.
 
-The rule is part of a result. (a) `threshold_at_acceptance`: a given share of known validation samples is
-accepted. (b) `per_class_thresholds`: the same within each class (OVRN). (c) `decide_by_extra_class`: the
-largest of K+1 outputs (PROSER, FedOSS, OpenMax). (d) a fixed number, such as `dias_threshold`. A sample is
-accepted if u <= t and answered with UNKNOWN otherwise.
+The rule is part of a result. (a) `threshold_at_acceptance`: accept a given share of known validation samples.
+(b) `per_class_thresholds`: the same within each class (OVRN). (c) `decide_by_extra_class`: the largest of K+1 outputs
+(PROSER, FedOSS, OpenMax). (d) A fixed number. A sample is accepted if u <= t; otherwise the answer is UNKNOWN.
 """
 
 from __future__ import annotations
@@ -14,30 +13,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwild.openset.metrics import UNKNOWN, smallest_threshold_admitting
+from fedwild.openset.metrics import UNKNOWN, threshold_accepting
 
 Array = Tensor | np.ndarray
 
 
 def threshold_at_acceptance(u_known_validation: Array, accept: float = 0.95) -> float:
-    """Rule (a): the smallest t such that at least `accept` of the samples (n,) have u <= t.
+    """Rule (a): return the smallest t such that at least the share `accept` of the samples (n,) has u <= t.
 
-    An actual order statistic, exact; samples tied with it are accepted too. No samples: +inf, accept
-    everything. A NaN score counts as larger than every other (and `decide` always rejects it).
+    t is one of the scores; samples with the same score are accepted too. Without samples it is +inf, which accepts
+    everything. A NaN score counts as larger than every other, and `decide` always rejects it.
     """
     if not 0 < accept <= 1:
         raise ValueError(f"accept must be in (0, 1], not {accept}.")
     u = torch.as_tensor(u_known_validation).detach().double().cpu().numpy()
     if u.size == 0:
         return math.inf
-    return smallest_threshold_admitting(np.where(np.isnan(u), np.inf, u), accept)
+    return threshold_accepting(np.where(np.isnan(u), np.inf, u), accept)
 
 
 def per_class_thresholds(u: Array, predicted: Array, n_classes: int, accept: float = 0.95) -> Tensor:
-    """Rule (b): rule (a) within each class; (K,) float64, for `decide`.
+    """Rule (b): return the thresholds of rule (a) within each class, (K,) float64, for `decide`.
 
-    `u` (n,) are the scores of known validation samples, `predicted` (n,) their classes 0..K-1. A class
-    without samples gets the threshold of all samples together.
+    `u` (n,) are the scores of known validation samples, `predicted` (n,) their classes 0..K-1. A class without samples
+    gets the threshold of all samples.
     """
     scores, classes = torch.as_tensor(u), torch.as_tensor(predicted)
     if scores.shape != classes.shape:
@@ -46,27 +45,19 @@ def per_class_thresholds(u: Array, predicted: Array, n_classes: int, accept: flo
         )
     if classes.numel() and not (classes.min() >= 0 and classes.max() < n_classes):
         raise ValueError(f"predicted must be ids 0..{n_classes - 1}.")
-    everyone = threshold_at_acceptance(scores, accept)
-    members = (scores[classes == k] for k in range(n_classes))
+    common = threshold_at_acceptance(scores, accept)
+    groups = (scores[classes == k] for k in range(n_classes))
     return torch.tensor(
-        [threshold_at_acceptance(own, accept) if own.numel() else everyone for own in members],
+        [threshold_at_acceptance(own, accept) if own.numel() else common for own in groups],
         dtype=torch.float64,
     )
 
 
-def dias_threshold(n_classes: int) -> float:
-    """Rule (d) of DIAS, for the `msp` score: accept iff max p > 0.5 / K + 0.5 - 0.05.
-
-    The strict inequality is kept: u = -max p is accepted only below -(0.5 / K + 0.45).
-    """
-    return math.nextafter(-(0.5 / n_classes + 0.5 - 0.05), -math.inf)
-
-
 def decide(logits: Tensor, unknown: Tensor, threshold: float | Array) -> Tensor:
-    """The argmax class of each row of `logits` (n, K), or UNKNOWN (-1) where `unknown` (n,) exceeds t.
+    """Return the argmax class of each row of `logits` (n, K), or UNKNOWN (-1) where `unknown` (n,) exceeds t.
 
-    `threshold` is a number or one per class (K,), of which that of the predicted class counts. A NaN score is
-    answered with UNKNOWN. Returns ids (n,), int64.
+    `threshold` is a number, or (K,) for one per class, applied to the predicted class. A NaN score gives UNKNOWN. The
+    ids (n,) are int64.
     """
     if logits.ndim != 2 or logits.shape[1] == 0 or unknown.shape != logits.shape[:1]:
         raise ValueError(
@@ -84,7 +75,7 @@ def decide(logits: Tensor, unknown: Tensor, threshold: float | Array) -> Tensor:
 
 
 def decide_by_extra_class(outputs: Tensor) -> Tensor:
-    """Rule (c): argmax over outputs (n, K+1), the last of which means UNKNOWN. Returns ids (n,), int64."""
+    """Rule (c): return the argmax (n,) int64 over outputs (n, K+1), the last of which means UNKNOWN."""
     if outputs.ndim != 2 or outputs.shape[1] < 2:
         raise ValueError(f"outputs must have shape (n, K+1) with K >= 1, not {tuple(outputs.shape)}.")
     winner = outputs.argmax(dim=1)

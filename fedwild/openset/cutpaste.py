@@ -1,9 +1,9 @@
-"""CutPaste (Li et al., CVPR 2021) as an outlier generator, as FedOV compares with it (Appendix B.7).
+"""CutPaste (Li et al., CVPR 2021) as an outlier generator, with which FedOV is compared (Appendix B.7).
 
-A patch of an image x (n, C, H, W) is jittered in colour and pasted at another place of the same image. The
-jitter scales brightness, contrast and, with 3 channels, saturation by factors in [0.9, 1.1]; hue is left out.
-Jittered pixels stay in the range of values of their image, so that it is the place and not an impossible value
-that tells an outlier.
+A patch of an image x (n, C, H, W) is jittered in colour and pasted elsewhere in the same image. The jitter scales
+brightness, contrast and, with 3 channels, saturation by factors in [0.9, 1.1]; hue does not change. Jittered pixels
+stay in the value range of their image, so that an outlier differs by the position of its pixels, not by impossible
+values.
 """
 
 from __future__ import annotations
@@ -37,48 +37,48 @@ LUMA = (0.299, 0.587, 0.114)  # grey of red, green and blue (ITU-R BT.601)
 
 
 def normal(x: Tensor, generator: torch.Generator) -> Tensor:
-    """A box of 2-15 % of the image pasted at any other place."""
+    """Paste a box of 2-15 % of the image at another place."""
     height, width = x.shape[-2:]
     area, aspect, source, target, *factors = uniforms(7, len(x), generator)
     h, w = fitting_box(between(area, *PATCH_AREA), log_between(aspect, *PATCH_ASPECT), height, width)
     across = width - w + 1
     places = (height - h + 1) * across
     old = below(source, places)
-    new = (old + 1 + below(target, places - 1)) % places  # uniform over the places that are not the old one
+    new = (old + 1 + below(target, places - 1)) % places  # uniform over all places except the old one
     top, left = new // across, new % across
     shift = (old // across - top) * width + old % across - left
     mask = within(top, h, height)[:, :, None] & within(left, w, width)[:, None, :]
-    return _pasted(x, positions(height, width) + mask * shift[:, None, None], mask, factors)
+    return _paste(x, positions(height, width) + mask * shift[:, None, None], mask, factors)
 
 
 def scar(x: Tensor, generator: torch.Generator) -> Tensor:
-    """A strip of 2-16 x 10-25 pixels, turned by up to 45 degrees either way and pasted at any place.
+    """Paste a strip of 2-16 x 10-25 pixels, rotated by up to 45 degrees in either direction, at a random place.
 
-    The lengths were meant for images of 256 pixels, but FedOV uses them as they are on small ones: here both are
-    cut to half of the shorter side, with which the turned strip fits into the image.
+    The lengths were chosen for images of 256 pixels, but FedOV uses them unchanged on small ones. Here both are at most
+    half of the shorter side, so that the rotated strip fits into the image.
     """
     height, width = x.shape[-2:]
     across, along, top, left, angle, down, right, *factors = uniforms(10, len(x), generator)
     longest = max(min(height, width) // 2, 1)
     w, h = np.minimum(_whole(across, *SCAR_WIDTH), longest), np.minimum(_whole(along, *SCAR_LENGTH), longest)
-    row, column = turned_back(between(angle, -SCAR_ANGLE, SCAR_ANGLE), h, w, down, right, height, width)
+    row, column = strip_coordinates(between(angle, -SCAR_ANGLE, SCAR_ANGLE), h, w, down, right, height, width)
     mask = (row >= 0) & (row < h[:, None, None]) & (column >= 0) & (column < w[:, None, None])
     start = below(top, height - h + 1) * width + below(left, width - w + 1)
     pixels = np.where(mask, row * width + column + start[:, None, None], positions(height, width))
-    return _pasted(x, pixels, mask, factors)
+    return _paste(x, pixels, mask, factors)
 
 
-# Either kind, at random per image: what FedOV compares with.
+# Either kind, at random per image, as in FedOV's comparison.
 union = Choice([normal, scar], [1, 1])
 
 
-def turned_back(
+def strip_coordinates(
     angle: Real, h: Whole, w: Whole, down: Real, right: Real, height: int, width: int
 ) -> tuple[Whole, Whole]:
-    """For each pixel of the image the nearest row and column (n, H, W) of the upright strip (h, w) pasted there.
+    """Return, for each pixel, the nearest row and column (n, H, W) of the upright strip (h, w) pasted there.
 
-    The turned strip's bounding box lies at a place of the image given by the uniform draws `down` and `right`;
-    what is outside 0..h-1 or 0..w-1 is not covered by the strip.
+    The uniform draws `down` and `right` place the bounding box of the rotated strip in the image. Pixels with a row
+    outside 0..h-1 or a column outside 0..w-1 are not covered by the strip.
     """
     cos, sin = np.cos(angle), np.sin(angle)
     tall = np.ceil(h * cos + w * np.abs(sin)).astype(np.int64)
@@ -91,10 +91,10 @@ def turned_back(
     return np.rint(row).astype(np.int64), np.rint(column).astype(np.int64)
 
 
-def jittered(x: Tensor, mask: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor) -> Tensor:
-    """Images (n, C, H, W) with the three factors (n,) applied; contrast is about the mean grey where `mask` (n, H, W).
+def jitter(x: Tensor, mask: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor) -> Tensor:
+    """Apply the three factors (n,) to images (n, C, H, W); contrast refers to the mean grey where `mask` (n, H, W).
 
-    All three are linear and keep greys grey, so their order does not matter.
+    All three are linear and map greys to greys, so their order does not matter.
     """
     planes, covered = x.flatten(2), mask.flatten(1).to(x.dtype)
     channels = x.shape[1]
@@ -108,15 +108,15 @@ def jittered(x: Tensor, mask: Tensor, brightness: Tensor, contrast: Tensor, satu
 
 
 def _whole(u: Real, low: int, high: int) -> Whole:
-    """Uniform draws in [0, 1) as uniform whole numbers low..high."""
+    """Map uniform draws in [0, 1) to uniform whole numbers low..high."""
     return low + below(u, high - low + 1)
 
 
-def _pasted(x: Tensor, pixels: Whole, mask: Mask, factors: list[Real]) -> Tensor:
-    """x, where `mask` (n, H, W) with jittered pixels from the flat positions `pixels` (n, H, W)."""
+def _paste(x: Tensor, pixels: Whole, mask: Mask, factors: list[Real]) -> Tensor:
+    """Return x with jittered pixels from the flat positions `pixels` (n, H, W) where `mask` (n, H, W)."""
     covered = torch.from_numpy(mask).to(x.device)
     brightness, contrast, saturation = torch.from_numpy(between(np.stack(factors), *JITTER)).to(x)
-    patch = jittered(take(x, pixels), covered, brightness, contrast, saturation)
+    patch = jitter(take(x, pixels), covered, brightness, contrast, saturation)
     low, high = x.flatten(1).aminmax(dim=1)
     patch = patch.clamp(low.view(-1, 1, 1, 1), high.view(-1, 1, 1, 1))
     return torch.where(covered.unsqueeze(1), patch, x)

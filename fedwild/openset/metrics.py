@@ -1,10 +1,9 @@
-"""One definition of every figure that fedwild reports; each convention is in the name or the docstring.
+"""The figures that fedwild reports, each defined once, with its convention in the name or the docstring.
 
-Common to all functions: arrays in, float out; figures are fractions in [0, 1], not per cent. `u` is an
-unknown score, larger = more unknown. Class ids run from 0 to K-1; UNKNOWN (-1) is both the true label of a
-sample of an unknown class and the answer "unknown". Answers come first, truth second. A figure that is not
-defined for its input (no known samples, no unknown samples, nothing at all, a NaN among the scores) is `nan`;
-only inputs that cannot be meant (wrong shapes, ids outside the K classes) raise ValueError.
+All functions take arrays and return floats: fractions in [0, 1], not percentages. `u` is an unknown score, larger =
+more unknown. Class ids run from 0 to K-1; UNKNOWN (-1) is both the true label of samples of unknown classes and the
+answer "unknown". Answers come first, truth second. A figure that is not defined for its input (no known or no unknown
+samples, a NaN among the scores) is `nan`; wrong shapes and ids outside the K classes raise ValueError.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ NAN = float("nan")
 
 
 def closed_accuracy(answers: ArrayLike, truth: ArrayLike) -> float:
-    """Accuracy among the K known classes, on known samples only; unknown samples are left out.
+    """Accuracy among the K known classes, on known samples only.
 
-    `answers` are logits (n, K), of which the argmax is taken with no option to reject, or ids (n,). `truth`
-    (n,). A row of logits with a NaN counts as wrong.
+    `answers` are logits (n, K), whose argmax is used without a threshold, or ids (n,). `truth` is (n,). A row of logits
+    with a NaN counts as wrong.
     """
     predicted = _closed_predictions(answers) if np.ndim(answers) == 2 else _ids("answers", answers)
     truth = _ids("truth", truth)
@@ -55,19 +54,19 @@ def closed_accuracy(answers: ArrayLike, truth: ArrayLike) -> float:
 
 
 def auroc(u_known: ArrayLike, u_unknown: ArrayLike) -> float:
-    """P(u(unknown) > u(known)), ties count one half; the same number whichever side is called positive.
+    """P(u(unknown) > u(known)), where ties count one half; either side may be called positive.
 
-    Never flipped to max(a, 1 - a). Both inputs are 1-d, of any lengths.
+    It is never replaced by max(a, 1 - a). Both inputs are 1-d, of any length.
     """
     known, unknown = _scores("u_known", u_known), _scores("u_unknown", u_unknown)
-    return _area_of_admitted(known, known.size, unknown)
+    return _area_of_accepted(known, known.size, unknown)
 
 
 def aupr_out(u_known: ArrayLike, u_unknown: ArrayLike) -> float:
     """Area under precision-recall with *unknown* as the positive side, ranked by u.
 
-    The area is average precision (the step-wise sum, as scikit-learn's `average_precision_score`); the
-    trapezoid over the same points, which OpenOOD uses, can be too optimistic.
+    The area is average precision (the step-wise sum, like scikit-learn's `average_precision_score`); the trapezoid over
+    the same points, which OpenOOD uses, can be too optimistic.
     """
     return _average_precision(-_scores("u_unknown", u_unknown), -_scores("u_known", u_known))
 
@@ -78,7 +77,7 @@ def aupr_in(u_known: ArrayLike, u_unknown: ArrayLike) -> float:
 
 
 def fpr95_unknown_pos(u_known: ArrayLike, u_unknown: ArrayLike) -> float:
-    """Share of known samples rejected where at least 95 % of the unknown ones are (OpenOOD, pytorch-ood).
+    """Share of known samples rejected at the threshold that rejects 95 % of the unknown ones (OpenOOD, pytorch-ood).
 
     Unknown is positive: a sample is called unknown if u >= t, t is the strictest value with
     TPR = P(u_unknown >= t) >= 0.95, the result is P(u_known >= t).
@@ -87,7 +86,7 @@ def fpr95_unknown_pos(u_known: ArrayLike, u_unknown: ArrayLike) -> float:
 
 
 def fpr95_known_pos(u_known: ArrayLike, u_unknown: ArrayLike) -> float:
-    """Share of unknown samples accepted where at least 95 % of the known ones are (ARPL, SSB: 1 - TNR).
+    """Share of unknown samples accepted at the threshold that accepts 95 % of the known ones (ARPL, SSB: 1 - TNR).
 
     Known is positive: a sample is accepted if u <= t, t is the strictest value with
     TPR = P(u_known <= t) >= 0.95, the result is P(u_unknown <= t).
@@ -98,15 +97,15 @@ def fpr95_known_pos(u_known: ArrayLike, u_unknown: ArrayLike) -> float:
 def oscr(u_known: ArrayLike, correct_known: ArrayLike, u_unknown: ArrayLike) -> float:
     """Open-set classification rate: the area of CCR over FPR, exact, trapezoid from (0, 0).
 
-    At threshold t, CCR(t) is the fraction of *all* known samples that are correctly classified and have u <=
-    t, FPR(t) the fraction of unknown samples with u <= t. A threshold admits all tied samples at once, so
-    with 100 % closed accuracy OSCR equals AUROC, also with ties. (ARPL's and SSB's routine is off by one
-    sample.) `correct_known` (n_known,) says which known samples the closed argmax gets right.
+    At threshold t, CCR(t) is the fraction of *all* known samples that are correctly classified and have u <= t, and
+    FPR(t) is the fraction of unknown samples with u <= t. A threshold accepts all tied samples at once, so that OSCR
+    equals AUROC at 100 % closed accuracy, also with ties. (The routine of ARPL and SSB is off by one sample.)
+    `correct_known` (n_known,) marks the known samples whose closed-set argmax is correct.
     """
     known, correct = _known_scores(u_known, correct_known)
     if np.isnan(known).any():
         return NAN
-    return _area_of_admitted(known[correct], known.size, _scores("u_unknown", u_unknown))
+    return _area_of_accepted(known[correct], known.size, _scores("u_unknown", u_unknown))
 
 
 def ccr_at_fpr(
@@ -117,18 +116,18 @@ def ccr_at_fpr(
     *,
     strictly_below: bool = False,
 ) -> dict[float, float]:
-    """CCR at each false positive rate f: the largest CCR(t) of all thresholds with FPR(t) <= f, by f.
+    """CCR by false positive rate f: the largest CCR(t) of all thresholds with FPR(t) <= f.
 
-    CCR and FPR as in `oscr`. With `strictly_below` the threshold must keep FPR(t) < f, which is what
-    OpenOOD's routine computes; the two differ only where f * n_unknown is a whole number.
+    CCR and FPR are those of `oscr`. With `strictly_below`, thresholds must have FPR(t) < f, as in OpenOOD; the two
+    differ only if f * n_unknown is a whole number.
     """
     known, correct = _known_scores(u_known, correct_known)
     unknown = _scores("u_unknown", u_unknown)
     if _undefined(known, unknown):
         return dict.fromkeys(fprs, NAN)
     thresholds = np.unique(np.concatenate((known, unknown)))
-    ccr = _admitted(known[correct], thresholds) / known.size
-    fpr = _admitted(unknown, thresholds) / unknown.size
+    ccr = _accepted(known[correct], thresholds) / known.size
+    fpr = _accepted(unknown, thresholds) / unknown.size
     n_allowed = np.searchsorted(fpr, fprs, side="left" if strictly_below else "right")
     best = ccr[np.maximum(n_allowed - 1, 0)]
     return dict(zip(fprs, best.tolist(), strict=True))
@@ -147,47 +146,46 @@ def confusion_matrix(decision: ArrayLike, truth: ArrayLike, n_classes: int) -> I
 
 
 def open_accuracy(decision: ArrayLike, truth: ArrayLike) -> float:
-    """Share of all samples, known and unknown, that are decided right; all unknown classes are one class."""
+    """Share of all samples, known and unknown, with a correct decision; all unknown classes count as one class."""
     answered, true = _ids("decision", decision), _ids("truth", truth)
     _same_length(decision=answered, truth=true)
     return _mean(answered == true)
 
 
 def open_macro_precision(decision: ArrayLike, truth: ArrayLike, n_classes: int) -> float:
-    """Mean precision over the K+1 classes, the unknown classes collapsed into one.
+    """Mean precision over the K+1 classes, where all unknown classes are one.
 
-    A class that is absent from both truth and decisions says nothing and is left out of the mean; one that is
-    in the truth but never decided has precision 0. Equals scikit-learn's macro average over the labels
-    present.
+    A class that occurs neither in the truth nor in the decisions is excluded from the mean; one that occurs only in the
+    truth has precision 0. Equals scikit-learn's macro average over the labels that occur.
     """
     hits, true, answered = _class_counts(decision, truth, n_classes)
     return _macro(hits, answered, present=true + answered > 0)
 
 
 def open_macro_recall(decision: ArrayLike, truth: ArrayLike, n_classes: int) -> float:
-    """Mean recall over the K+1 classes, the unknown classes collapsed into one.
+    """Mean recall over the K+1 classes, where all unknown classes are one.
 
-    A class that is absent from both truth and decisions is left out; one that is decided but not in the truth
-    has recall 0 (`os_score` leaves that one out too).
+    A class that occurs neither in the truth nor in the decisions is excluded; one that occurs only in the decisions has
+    recall 0 (`os_score` excludes it as well).
     """
     hits, true, answered = _class_counts(decision, truth, n_classes)
     return _macro(hits, true, present=true + answered > 0)
 
 
 def open_macro_f1(decision: ArrayLike, truth: ArrayLike, n_classes: int) -> float:
-    """Mean over the K+1 classes of each class's own F1 (not the F1 of the mean precision and mean recall).
+    """Mean of the F1 of each of the K+1 classes (not the F1 of mean precision and mean recall).
 
-    A class that is absent from both truth and decisions is left out of the mean.
+    A class that occurs neither in the truth nor in the decisions is excluded from the mean.
     """
     hits, true, answered = _class_counts(decision, truth, n_classes)
     return _macro(2 * hits, true + answered, present=true + answered > 0)
 
 
 def openness(n_train_classes: int, n_test_classes: int, n_target_classes: int | None = None) -> float:
-    """1 - sqrt(2 * train / (test + target)): 0 for a closed set, towards 1 with more unknown classes.
+    """1 - sqrt(2 * train / (test + target)): 0 for a closed set, close to 1 with many unknown classes.
 
-    `n_test_classes` counts known and unknown classes; the classes to be recognised (target) are those of
-    training unless said otherwise.
+    `n_test_classes` counts known and unknown classes. The classes to be recognised (target) are those of training
+    unless given.
     """
     target = n_train_classes if n_target_classes is None else n_target_classes
     if n_test_classes + target <= 0:
@@ -196,10 +194,9 @@ def openness(n_train_classes: int, n_test_classes: int, n_target_classes: int | 
 
 
 def os_score(decision: ArrayLike, truth: ArrayLike, n_classes: int) -> float:
-    """OS: mean per-class accuracy over the K+1 classes; classes without samples are left out.
+    """OS: mean per-class accuracy over the K+1 classes; classes without samples are excluded.
 
-    `nan` unless there are both known and unknown samples: without unknown ones it would be OS* under another
-    name.
+    `nan` unless there are both known and unknown samples: without unknown ones it would equal OS*.
     """
     hits, true, _ = _class_counts(decision, truth, n_classes)
     if true[:-1].sum() == 0 or true[-1] == 0:
@@ -208,16 +205,16 @@ def os_score(decision: ArrayLike, truth: ArrayLike, n_classes: int) -> float:
 
 
 def os_star(decision: ArrayLike, truth: ArrayLike, n_classes: int) -> float:
-    """OS*: mean per-class accuracy over the K known classes; a known sample decided "unknown" is wrong.
+    """OS*: mean per-class accuracy over the K known classes; the answer "unknown" is wrong for a known sample.
 
-    Classes without samples are left out.
+    Classes without samples are excluded.
     """
     hits, true, _ = _class_counts(decision, truth, n_classes)
     return _macro(hits[:-1], true[:-1], present=true[:-1] > 0)
 
 
 def unk(decision: ArrayLike, truth: ArrayLike) -> float:
-    """UNK: share of the unknown samples that are decided "unknown"."""
+    """UNK: share of the unknown samples with the answer "unknown"."""
     answered, true = _ids("decision", decision), _ids("truth", truth)
     _same_length(decision=answered, truth=true)
     return _mean(answered[true == UNKNOWN] == UNKNOWN)
@@ -241,9 +238,9 @@ def open_set_report(
 ) -> dict[str, float]:
     """Every open-set figure of one evaluation, by name.
 
-    `logits` (n, K) over the known classes, `unknown` (n,) unknown scores, `truth` and `decision` (n,) class
-    ids or UNKNOWN. The threshold behind `decision` is part of the result and chosen elsewhere, never on test
-    unknowns. "openness" is added when `n_test_classes` is given (`n_train_classes` is K unless given).
+    `logits` (n, K) over the known classes, `unknown` (n,) unknown scores, `truth` and `decision` (n,) class ids or
+    UNKNOWN. The threshold behind `decision` is chosen elsewhere, never on unknown test samples. "openness" is added if
+    `n_test_classes` is given; `n_train_classes` is K unless given.
     """
     predicted = _closed_predictions(logits)
     n_classes = np.shape(logits)[1]
@@ -288,30 +285,29 @@ class SplitAccuracy(NamedTuple):
 
 
 def hungarian_accuracy(clusters: ArrayLike, truth: ArrayLike) -> float:
-    """Clustering accuracy under the best one-to-one assignment of clusters to classes, over all N samples.
+    """Clustering accuracy under the best one-to-one assignment of clusters to classes, over all samples.
 
-    Every distinct id is a cluster (UNKNOWN too). With more clusters than classes, or fewer, the unmatched
-    score 0.
+    Every distinct id is a cluster, UNKNOWN included. Samples of unmatched clusters and classes count as wrong.
     """
     found, true = _two_labellings(clusters, truth)
-    return _ratio(_matched_hits(found, true)[1].sum(), true.size)
+    return _ratio(_matched_hits(found, true), true.size)
 
 
 def gal_accuracy(predicted: ArrayLike, truth: ArrayLike, old_classes: Collection[int]) -> SplitAccuracy:
-    """GAL's convention: old classes by plain accuracy, new ones by Hungarian accuracy, "all" over both.
+    """GAL's convention: plain accuracy for old classes, Hungarian accuracy for new ones, "all" for both together.
 
-    The ids of old classes keep their meaning: a new sample answered with an old class is wrong, so that no id
-    is counted for an old and a new class at once (`hungarian_accuracy` on the new samples alone allows that).
+    The ids of old classes keep their meaning: a new sample answered with an old class is wrong, so that no id counts
+    for an old and a new class at once (`hungarian_accuracy` on the new samples alone allows that).
     """
     found, true = _two_labellings(predicted, truth)
     old = _is_among(true, old_classes)
     discovered = ~old & ~_is_among(found, old_classes)
-    new_hits = _matched_hits(found[discovered], true[discovered])[1].sum()
+    new_hits = _matched_hits(found[discovered], true[discovered])
     return _split((found[old] == true[old]).sum(), new_hits, old)
 
 
 def nmi(clusters: ArrayLike, truth: ArrayLike) -> float:
-    """Normalised mutual information I / ((H1 + H2) / 2), arithmetic mean; 1 if both are one single group."""
+    """Normalised mutual information I / ((H1 + H2) / 2), arithmetic mean; 1 if both have only one group."""
     found, true = _two_labellings(clusters, truth)
     if true.size == 0:
         return NAN
@@ -324,7 +320,7 @@ def nmi(clusters: ArrayLike, truth: ArrayLike) -> float:
 
 
 def ari(clusters: ArrayLike, truth: ArrayLike) -> float:
-    """Adjusted Rand index: agreement on pairs; 0 expected by chance, 1 for equal partitions, may be < 0."""
+    """Adjusted Rand index: agreement on pairs; 0 by chance, 1 for equal partitions, may be negative."""
     found, true = _two_labellings(clusters, truth)
     if true.size == 0:
         return NAN
@@ -340,50 +336,47 @@ def forgetting(accuracy_before: float, accuracy_after: float) -> float:
     return float(accuracy_before) - float(accuracy_after)
 
 
-# --------------------------------------------------------------------------------- clients and domains
-
-
 # --------------------------------------------------------------------------------- order statistics
 
 
-def smallest_threshold_admitting(u: ArrayLike, fraction: float) -> float:
-    """The smallest of the scores `u` such that at least `fraction` of them are <= it; `u` is not empty."""
+def threshold_accepting(u: ArrayLike, fraction: float) -> float:
+    """Return the smallest of the scores `u` such that at least `fraction` of them are <= it; `u` must not be empty."""
     ordered = np.sort(_scores("u", u))
     share = np.arange(1, ordered.size + 1) / ordered.size
     return float(ordered[np.searchsorted(share, fraction)])
 
 
 def _fpr_at_tpr(positive: Floats, negative: Floats, tpr: float) -> float:
-    """Share of negatives v <= t, where t is the smallest threshold that admits `tpr` of the positives."""
+    """Share of negatives v <= t, where t is the smallest threshold that accepts `tpr` of the positives."""
     if _undefined(positive, negative):
         return NAN
-    return _mean(negative <= smallest_threshold_admitting(positive, tpr))
+    return _mean(negative <= threshold_accepting(positive, tpr))
 
 
-def _admitted(u: Floats, thresholds: Floats) -> Ints:
-    """How many samples have u <= t: 0 first (nothing admitted), then for each of the rising thresholds."""
+def _accepted(u: Floats, thresholds: Floats) -> Ints:
+    """Return how many samples have u <= t: first 0 (none accepted), then for each of the rising thresholds."""
     return np.concatenate(([0], np.searchsorted(np.sort(u), thresholds, side="right")))
 
 
-def _area_of_admitted(counted: Floats, n_known: int, unknown: Floats) -> float:
-    """Area of (admitted `counted` known samples / n_known) over (admitted unknown samples / n_unknown).
+def _area_of_accepted(counted: Floats, n_known: int, unknown: Floats) -> float:
+    """Area of (accepted `counted` known samples / n_known) over (accepted unknown samples / n_unknown).
 
-    Summed in whole numbers, so it is exact up to the one division.
+    The sum is over whole numbers, so it is exact up to the division.
     """
     if n_known == 0 or unknown.size == 0 or np.isnan(counted).any() or np.isnan(unknown).any():
         return NAN
     thresholds = np.unique(np.concatenate((counted, unknown)))
-    height, width = _admitted(counted, thresholds), np.diff(_admitted(unknown, thresholds))
+    height, width = _accepted(counted, thresholds), np.diff(_accepted(unknown, thresholds))
     twice_area = int(((height[1:] + height[:-1]) * width).sum())
     return twice_area / (2 * n_known * unknown.size)
 
 
 def _average_precision(positive: Floats, negative: Floats) -> float:
-    """Sum over distinct thresholds of (gain in recall) * precision; v <= t is retrieved."""
+    """Sum over distinct thresholds of (gain in recall) * precision, where v <= t is retrieved."""
     if _undefined(positive, negative):
         return NAN
     thresholds = np.unique(positive)
-    true_positives, false_positives = _admitted(positive, thresholds), _admitted(negative, thresholds)
+    true_positives, false_positives = _accepted(positive, thresholds), _accepted(negative, thresholds)
     precision = true_positives[1:] / (true_positives + false_positives)[1:]
     return float((np.diff(true_positives) * precision).sum() / positive.size)
 
@@ -392,26 +385,24 @@ def _average_precision(positive: Floats, negative: Floats) -> float:
 
 
 def _class_counts(decision: ArrayLike, truth: ArrayLike, n_classes: int) -> tuple[Ints, Ints, Ints]:
-    """Per class, unknown last, each (K+1,): right decisions, true samples, decisions."""
+    """Return by class, unknown last, each (K+1,): correct decisions, true samples, decisions."""
     matrix = confusion_matrix(decision, truth, n_classes)
     return matrix.diagonal(), matrix.sum(axis=1), matrix.sum(axis=0)
 
 
 def _macro(part: Ints, whole: Ints, present: Bools) -> float:
-    """Mean of part / whole over the classes present; 0 / 0 within them is 0."""
+    """Mean of part / whole over the classes that are present; 0 / 0 counts as 0."""
     return _mean(part[present] / np.maximum(whole[present], 1))
 
 
-def _matched_hits(clusters: Ints, truth: Ints) -> tuple[Ints, Ints]:
-    """The classes and, for each, how many of its samples lie in the cluster assigned to it (0 if none is)."""
+def _matched_hits(clusters: Ints, truth: Ints) -> int:
+    """Return how many samples lie in the cluster that is assigned to their class."""
     class_ids, column = np.unique(truth, return_inverse=True)
     cluster_ids, row = np.unique(clusters, return_inverse=True)
     shape = (cluster_ids.size, class_ids.size)
     counts = np.bincount(row * shape[1] + column, minlength=shape[0] * shape[1]).reshape(shape)
     rows, columns = linear_sum_assignment(counts, maximize=True)
-    hits = np.zeros(class_ids.size, dtype=np.int64)
-    hits[columns] = counts[rows, columns]
-    return class_ids, hits
+    return int(counts[rows, columns].sum())
 
 
 def _split(old_hits: int, new_hits: int, old: Bools) -> SplitAccuracy:
@@ -424,7 +415,7 @@ def _split(old_hits: int, new_hits: int, old: Bools) -> SplitAccuracy:
 
 
 def _joint_counts(a: Ints, b: Ints) -> tuple[Ints, Ints, Ints]:
-    """Sizes of the non-empty intersections of two partitions, of the groups of `a` and of those of `b`."""
+    """Return the sizes of the non-empty intersections of two partitions, of the groups of `a` and of those of `b`."""
     _, group_a, sizes_a = np.unique(a, return_inverse=True, return_counts=True)
     _, group_b, sizes_b = np.unique(b, return_inverse=True, return_counts=True)
     _, joint = np.unique(group_a * sizes_b.size + group_b, return_counts=True)
@@ -437,7 +428,7 @@ def _entropy(counts: Ints) -> float:
 
 
 def _pairs(counts: Ints) -> int:
-    """Number of pairs of samples within the groups, as a Python int: products of these exceed 64 bits."""
+    """Return the number of pairs within groups as a Python int, since products of such numbers exceed 64 bits."""
     return int((counts * (counts - 1) // 2).sum())
 
 
@@ -453,7 +444,7 @@ def _ratio(part: int, whole: int) -> float:
 
 
 def _closed_predictions(logits: ArrayLike) -> Ints:
-    """Argmax over the K logits (n, K); UNKNOWN, hence never right, where a logit is NaN."""
+    """Return the argmax over logits (n, K), or UNKNOWN, which is never correct, if a logit is NaN."""
     z = np.asarray(logits)
     if z.ndim != 2 or z.shape[1] == 0:
         raise ValueError(f"logits must have shape (n, K) with K >= 1, not {z.shape}.")
@@ -477,7 +468,7 @@ def _ids(name: str, values: ArrayLike) -> Ints:
 
 
 def _open_ids(name: str, values: ArrayLike, n_classes: int) -> Ints:
-    """Ids 0..K, where K stands for UNKNOWN."""
+    """Return ids 0..K, where K stands for UNKNOWN."""
     ids = _ids(name, values)
     if ids.size and not (ids.min() >= UNKNOWN and ids.max() < n_classes):
         raise ValueError(f"{name} must be ids 0..{n_classes - 1} or UNKNOWN ({UNKNOWN}), not {ids.min()}..{ids.max()}.")

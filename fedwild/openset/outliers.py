@@ -1,4 +1,4 @@
-"""Named outlier generators: training images in, images of no class out (FedOV, section 3.4, Appendix B.3, B.7)."""
+"""Named generators that turn training images into outliers (FedOV, section 3.4, Appendix B.3, B.7)."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from fedwild.core.errors import UserError
 from fedwild.openset import cutpaste
 from fedwild.openset.destruction import AUTHORS, OPERATIONS, UNIFORM, Choice, Destruction, Operation
 
-SMALLEST_SIDE = 4
+MIN_SIDE = 4
 
 
 @dataclass(frozen=True)
 class Outliers:
-    """One registered generator: its name, one line about it and its function of images."""
+    """A named generator, with a one-line summary and its function of images."""
 
     name: str
     summary: str
     function: Operation
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Outliers made from images (n, C, H, W), or from volumes (n, C, D, H, W): the same in every slice."""
+        """Return outliers made from images (n, C, H, W), or from volumes (n, C, D, H, W), alike in every slice."""
         self.check(x.shape[1:])
         if x.ndim == 4:
             return self.function(x, generator)
         return self.function(x.flatten(1, 2), generator).view(x.shape)
 
     def check(self, shape: Sequence[int]) -> None:
-        """Refuse samples of a shape that is not an image's (C, H, W) or a volume's (C, D, H, W)."""
-        if len(shape) not in (3, 4) or min(shape[-2:]) < SMALLEST_SIDE:
+        """Reject samples that are not images (C, H, W) or volumes (C, D, H, W) by raising `UserError`."""
+        if len(shape) not in (3, 4) or min(shape[-2:]) < MIN_SIDE:
             raise UserError(
-                f"objective.outliers = {self.name!r} makes outliers from images (C, H, W) with sides of at least "
-                f"{SMALLEST_SIDE}, not from samples of shape {tuple(shape)}: objective.name = proser needs no images."
+                f"objective.outliers = {self.name!r} needs images (C, H, W) with sides of at least {MIN_SIDE}, not "
+                f"samples of shape {tuple(shape)}: use objective.name = proser, which needs no images."
             )
 
 
@@ -45,19 +45,19 @@ OUTLIERS: dict[str, Outliers] = {
     outliers.name: outliers
     for outliers in (
         Outliers(
-            "destruction", "One of six destructive operations per image, weighted as by the authors.", _destruction
+            "destruction", "One of six destructive operations per image, with the authors' weights.", _destruction
         ),
         Outliers("uniform", "One of six destructive operations per image, all equally likely.", Destruction(UNIFORM)),
-        Outliers("crop", "A small part of the image enlarged to all of it.", OPERATIONS["crop"]),
+        Outliers("crop", "A small part of the image enlarged to the whole image.", OPERATIONS["crop"]),
         Outliers("blur", "Gaussian blur with a large sigma.", OPERATIONS["blur"]),
         Outliers("erase", "A large box of the image set to 0.", OPERATIONS["erase"]),
         Outliers("paste", "Half of the image copied over another part of it.", OPERATIONS["paste"]),
         Outliers("swap", "Two halves of the image exchanged.", OPERATIONS["swap"]),
-        Outliers("rotate", "Two squares of the image turned by a multiple of 90 degrees.", OPERATIONS["rotate"]),
-        Outliers("cutpaste", "A small patch or a turned strip pasted elsewhere in the image.", cutpaste.union),
+        Outliers("rotate", "Two squares of the image rotated by a multiple of 90 degrees.", OPERATIONS["rotate"]),
+        Outliers("cutpaste", "A small patch or a rotated strip pasted elsewhere in the image.", cutpaste.union),
         Outliers(
             "mixture",
-            "Destruction or cutpaste, either for half of the images.",
+            "Destruction for half of the images, cutpaste for the others.",
             Choice([_destruction, cutpaste.union], [1, 1]),
         ),
     )

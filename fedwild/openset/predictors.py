@@ -64,6 +64,6 @@ class Vote(Predictor):
             votes += outputs[:, : self.classes].softmax(dim=1)
             unknown += scores
         count = max(1, len(self.models))
-        # The smallest normal number keeps the logarithm finite where no model gives a class any probability.
+        # The smallest normal number keeps the logarithm finite if no model gives a class any probability.
         tiny = torch.finfo(votes.dtype).tiny
         return Prediction((votes / count).clamp_min(tiny).log(), unknown / count)

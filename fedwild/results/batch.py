@@ -9,8 +9,9 @@ from pathlib import Path
 
 from fedwild.core.errors import UserError
 from fedwild.lifecycle import start as starting
+from fedwild.lifecycle.run import Run
 from fedwild.runs.config import Config
-from fedwild.runs.events import Listener
+from fedwild.runs.events import Listener, ignore_event
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Watcher:
 
     def run(self, planned: Planned, progress: Progress) -> Listener:
         """Called before each run; return a listener for its events."""
-        return lambda event: None
+        return ignore_event
 
     def ran(self, planned: Planned, progress: Progress, error: UserError | None) -> None:
         """Called after each run."""
@@ -84,8 +85,8 @@ def run_batch(
         except UserError as error:
             problem = error
         except Exception as error:
-            whole = f"see `fedwild resume {item.folder}`" if item.folder.exists() else "the run did not begin"
-            problem = UserError(f"{type(error).__name__}: {error} ({whole})")
+            advice = f"try `fedwild resume {item.folder}`" if item.folder.exists() else "no run was started"
+            problem = UserError(f"{type(error).__name__}: {error} ({advice})")
         if problem is not None:
             progress.failures[item.label] = problem
         watcher.ran(item, progress, problem)
@@ -94,6 +95,6 @@ def run_batch(
 
 def _run(item: Planned, workers: int | None, listener: Listener) -> None:
     if item.folder.exists() and any(item.folder.iterdir()):
-        starting.resume(starting.Run(item.folder), listener, workers=workers)
+        starting.resume(Run(item.folder), listener, workers=workers)
     else:
         starting.start(item.config.with_engine(workers=workers), item.folder, listener)

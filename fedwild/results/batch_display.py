@@ -1,4 +1,4 @@
-"""What several runs show while they go: one line with the time left on a terminal, plain lines elsewhere."""
+"""What a batch of runs shows: one line with the time left on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.text import Text
 
 from fedwild.core.errors import UserError
-from fedwild.display.progress import duration
-from fedwild.display.run_display import count, figure, shown
+from fedwild.core.text import count, duration
+from fedwild.display.run_display import figure_phrases
 from fedwild.results.batch import Planned, Progress, Watcher
 from fedwild.runs.events import Listener
 from fedwild.runs.folder import RunFolder
@@ -38,45 +38,44 @@ class BatchDisplay(Watcher):
             self._live.stop()
 
     def begin(self, progress: Progress) -> None:
-        kept = f", {progress.kept} of them done before" if progress.kept else ""
-        self._say(f"{count(progress.total, 'run')}{kept}")
+        kept = f", {progress.kept} already finished" if progress.kept else ""
+        self._print(f"{count(progress.total, 'run')}{kept}")
 
     def run(self, planned: Planned, progress: Progress) -> Listener:
         self._began, self._round = self._clock(), ""
         if self._live is None:
-            self._say(f"run {progress.done + 1}/{progress.total}: {planned.label}")
+            self._print(f"run {progress.done + 1}/{progress.total}: {planned.label}")
 
-        def hear(event: dict[str, Any]) -> None:
+        def listen(event: dict[str, Any]) -> None:
             if event["event"] in ("start", "resume"):
                 self._round = f", round {event['next_index'] + 1}/{event['rounds']}"
             elif event["event"] == "round-start" and self._round:
                 self._round = f", round {event['index'] + 1}/{self._round.rpartition('/')[2]}"
             self._show(planned, progress)
 
-        return hear
+        return listen
 
     def ran(self, planned: Planned, progress: Progress, error: UserError | None) -> None:
-        took = duration(self._clock() - self._began)
-        what = f"failed: {error}" if error else figures_of(planned)
-        self._say(f"  {planned.label}: {what} ({took}){left(progress.seconds_left())}")
+        elapsed = duration(self._clock() - self._began)
+        what = f"failed: {error}" if error else final_figures(planned)
+        self._print(f"  {planned.label}: {what} ({elapsed}){time_left(progress.seconds_left())}")
 
     def _show(self, planned: Planned, progress: Progress) -> None:
         if self._live is not None:
-            rest = left(progress.seconds_left(self._clock() - self._began))
+            rest = time_left(progress.seconds_left(self._clock() - self._began))
             line = f"run {progress.done + 1}/{progress.total}: {planned.label}{self._round}{rest}"
             self._live.update(Text(line, no_wrap=True, overflow="ellipsis"))
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if not self._quiet:
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def figures_of(planned: Planned) -> str:
-    """The figures of a run that is done, as the console shows them."""
+def final_figures(planned: Planned) -> str:
+    """Return the figures of a finished run."""
     result = RunFolder.open(planned.folder).result() or {}
-    metrics = result.get("metrics", {})
-    return ", ".join(f"{label} {figure(key, metrics[key])}" for key, label in shown(metrics).items() if key in metrics)
+    return ", ".join(figure_phrases(result.get("metrics", {})))
 
 
-def left(seconds: float | None) -> str:
+def time_left(seconds: float | None) -> str:
     return "" if seconds is None else f", about {duration(seconds)} left"

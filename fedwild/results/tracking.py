@@ -1,4 +1,4 @@
-"""A run's figures as TensorBoard reads them: while the run goes, or from its log afterwards."""
+"""Event files for TensorBoard, written while a run is in progress or from its log afterwards."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import FileWriter
 
 TENSORBOARD = "tensorboard"
-"""The folder inside a run's own."""
+"""The folder of event files inside a run folder."""
 
 
 class Scalars:
-    """What a run's events, in their order, say in numbers. The step is the round, counted from 1."""
+    """Converts a run's events, in their order, to numbers. The step is the round, counted from 1."""
 
     def __init__(self, by_client: bool = False) -> None:
         self._by_client = by_client
         self._rounds = 0
-        self._measured = False
+        self._is_measured = False
         self._bytes = {"bytes/up": 0, "bytes/down": 0}
 
     def of(self, event: Mapping[str, Any]) -> dict[str, float]:
-        """The figures that this event adds, by name; those that are not defined are left out."""
-        figures: dict[str, Any] = {}
+        """Return the numbers of an event by name, without undefined ones."""
+        values: dict[str, Any] = {}
         if event["event"] in ("start", "resume"):
             self._rounds = event["rounds"]
         elif event["event"] == "round-start":
-            self._measured, self._bytes = False, dict.fromkeys(self._bytes, 0)
+            self._is_measured, self._bytes = False, dict.fromkeys(self._bytes, 0)
         elif event["event"] in ("client", "client-failed"):
-            figures = self._client(event)
+            values = self._client(event)
         elif event["event"] == "round":
-            figures = self._round(event)
-        elif event["event"] == "end" and not self._measured:
-            # A run whose last round was not needed is measured at its very end.
-            figures = named(event["metrics"])
-        return {name: value for name, value in figures.items() if value is not None}
+            values = self._round(event)
+        elif event["event"] == "end" and not self._is_measured:
+            # If the last round was skipped, the run is evaluated at its end.
+            values = metric_names(event["metrics"])
+        return {name: value for name, value in values.items() if value is not None}
 
     def step(self, event: Mapping[str, Any]) -> int:
-        """The round that an event is of; for the run's end the last one."""
+        """Return the round of an event; the last round for the end of the run."""
         return int(event["index"]) + 1 if "index" in event else self._rounds
 
     def _client(self, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,20 +57,20 @@ class Scalars:
         return {f"client_loss/{event['client']}": loss} if self._by_client and isinstance(loss, float) else {}
 
     def _round(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        self._measured = event["metrics"] is not None
+        self._is_measured = event["metrics"] is not None
         seconds = {"seconds/training": event["seconds"], "seconds/evaluation": event["evaluation_seconds"]}
-        return {"loss": event["loss"], **named(event["metrics"] or {}), **seconds, **self._bytes}
+        return {"loss": event["loss"], **metric_names(event["metrics"] or {}), **seconds, **self._bytes}
 
 
 class EventFile:
-    """A run's event file in a folder. It is written anew from the log, then goes on with what is added."""
+    """The event file of a run. It starts with the whole log; later events are added."""
 
     def __init__(self, run: RunFolder, folder: Path, by_client: bool = False) -> None:
         self._scalars = Scalars(by_client)
         events = without_lost_ends(read_events(run.events))
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # What was written before may hold rounds that were lost in a crash and done again.
+            # Old files may hold rounds that were lost in a crash and repeated.
             for old in folder.glob("events.out.tfevents.*"):
                 old.unlink()
             self._writer: FileWriter = file_writer()(str(folder))
@@ -82,16 +82,16 @@ class EventFile:
         self._writer.flush()
 
     def _describe(self, run: RunFolder, when: float) -> None:
-        """The run's settings, as a text and as hyperparameters."""
+        """Write the run's settings, as text and as hyperparameters."""
         from torch.utils.tensorboard.summary import hparams, text
 
         self._writer.add_summary(text("config.toml", f"```toml\n{run.config_text()}```"), walltime=when)
-        # Without a list of columns of our own, TensorBoard shows those of all runs that it finds.
+        # Without a list of columns, TensorBoard shows those of all runs that it finds.
         _, start, self._end = hparams(hyperparameters(read_toml(run.path / "config.toml")), {})
         self._writer.add_summary(start, walltime=when)
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Write what an event says, at the time at which it happened."""
+        """Write the numbers of an event with its own time."""
         from torch.utils.tensorboard.summary import scalar
 
         for name, value in self._scalars.of(event).items():
@@ -106,7 +106,7 @@ class EventFile:
 
 
 class Tracker:
-    """A run's listener that writes its event file and passes everything on."""
+    """A listener that writes a run's event file and passes every event on."""
 
     def __init__(self, listener: Listener, run: Path | None = None) -> None:
         self._listener, self._run = listener, run
@@ -117,14 +117,14 @@ class Tracker:
         if event["event"] == "folder":
             self._run = Path(event["path"])
         elif event["event"] in ("start", "resume") and self._run is not None:
-            # The log has this event already, and all before it.
+            # The log already holds this event and all earlier ones.
             self._file = EventFile(RunFolder.open(self._run), self._run / TENSORBOARD)
         elif self._file is not None:
             self._file.add(event)
 
     @property
-    def began(self) -> bool:
-        """Whether the run has told anything to be written."""
+    def has_file(self) -> bool:
+        """Whether the run has started, so that its event file exists."""
         return self._file is not None
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class Tracker:
 
 @contextmanager
 def tracked(listener: Listener, wanted: bool, run: Path | None = None) -> Iterator[Listener]:
-    """The listener, with an event file beside it if one is wanted. `run` is the folder of a run that is there."""
+    """Yield a listener that also writes an event file if `wanted`. `run` is the folder of an existing run."""
     if not wanted:
         yield listener
         return
@@ -142,20 +142,20 @@ def tracked(listener: Listener, wanted: bool, run: Path | None = None) -> Iterat
     tracker = Tracker(listener, run)
     try:
         yield tracker
-        if run is not None and not tracker.began:
-            # It was finished already.
+        if run is not None and not tracker.has_file:
+            # The run was finished before, so it reported no events.
             write_event_file(RunFolder.open(run), run / TENSORBOARD)
     finally:
         tracker.close()
 
 
 def write_event_file(run: RunFolder, folder: Path, by_client: bool = False) -> None:
-    """Write the event file of a run, finished or not, as its log has it now."""
+    """Write the event file of a run, finished or not, from its log."""
     EventFile(run, folder, by_client).close()
 
 
 def file_writer() -> type[FileWriter]:
-    """What writes event files; a `UserError` says how to install it."""
+    """Return the class that writes event files. Raises `UserError` if TensorBoard is not installed."""
     try:
         from torch.utils.tensorboard import FileWriter
     except ImportError as error:
@@ -164,7 +164,7 @@ def file_writer() -> type[FileWriter]:
 
 
 def without_lost_ends(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The events without the end of a run that was taken up again, by hand, at an earlier round."""
+    """Return the events without the end of a run that was later resumed from an earlier round."""
     kept: list[dict[str, Any]] = []
     for event in events:
         if event["event"] == "resume" and kept and kept[-1]["event"] == "end":
@@ -173,12 +173,12 @@ def without_lost_ends(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return kept
 
 
-def named(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def metric_names(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {f"metrics/{name}": value for name, value in metrics.items()}
 
 
 def hyperparameters(tables: Mapping[str, Any], prefix: str = "") -> dict[str, str | float]:
-    """Settings under their full names, such as method.lr; what is neither number nor text as JSON."""
+    """Return settings by full name, such as method.lr. Values that are not numbers or text become JSON."""
     flat: dict[str, str | float] = {}
     for key, value in tables.items():
         if isinstance(value, Mapping):

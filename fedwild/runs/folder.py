@@ -208,7 +208,9 @@ class RunFolder:
     def server(self) -> Payload:
         """Return the final server, or that of the last checkpoint if the run is unfinished."""
         if self.model.exists():
-            return read_whole(self.model, ("classes",), f"delete it and result.json, then run `fedwild resume {self.path}`")
+            return read_whole(
+                self.model, ("classes",), f"delete it and result.json, then run `fedwild resume {self.path}`"
+            )
         checkpoint = self.last_checkpoint()
         if checkpoint is None:
             raise UserError(f"run {str(self.path)!r} has no model yet: run `fedwild resume {self.path}` first.")

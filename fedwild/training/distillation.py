@@ -1,4 +1,4 @@
-"""Distillation: one network learns to answer as a predictor does, on unlabelled samples (FedOV, Appendix B.1)."""
+"""Distillation: one network learns to imitate a predictor on unlabelled samples (FedOV, Appendix B.1)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedwild.training.objectives import Objective
 
 
 def distil(teacher: Predictor, student: Network, samples: Samples, settings: LocalTraining, rng: Rng) -> Trained:
-    """Train `student` in place towards the teacher's probabilities; it has an output for each class they are over."""
+    """Train `student`, which has one output per class, in place towards the teacher's probabilities."""
     numbered = Samples(samples.x, torch.arange(len(samples)), samples.index, samples.mean, samples.std)
     device = next(student.parameters()).device
     batches = (x.to(device) for x, _ in numbered.batches(INFERENCE_BATCH))

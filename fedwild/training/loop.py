@@ -23,13 +23,13 @@ class LocalTraining(Settings):
 
     epochs: int = Field(1, ge=0, description="passes over the client's own data per round")
     batch_size: int = Field(64, ge=1, description="samples per step; the last partial batch is kept")
-    optimizer: Literal["sgd", "adam"] = Field("sgd", description="sgd or adam, fresh every round")
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="sgd or adam, reset every round")
     lr: float = Field(0.05, gt=0, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd, beta1 of adam")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty inside the optimiser")
 
     def optimiser(self, model: nn.Module) -> Optimiser:
-        """A fresh optimiser over the model's trainable parameters; one fused call per step."""
+        """Return a new optimiser over the model's trainable parameters."""
         parameters = [p for p in model.parameters() if p.requires_grad]
         if self.optimizer == "adam":
             return Adam(parameters, self.lr, (self.momentum, 0.999), self.weight_decay)
@@ -37,22 +37,22 @@ class LocalTraining(Settings):
 
 
 class Trained(NamedTuple):
-    """What local training did."""
+    """The result of local training."""
 
     steps: int
     loss: float | None
     """Mean loss per sample over the last epoch; None if there was no step."""
 
     def info(self) -> dict[str, int | float | None]:
-        """For a reply's JSON part."""
+        """Return the fields for a reply's `info`."""
         return {"steps": self.steps, "loss": self.loss}
 
 
 class Descent:
-    """Fills the gradients of one batch after another. A method that looks into them has a subclass of its own."""
+    """Computes the gradients of a batch. Methods that inspect or change gradients use a subclass."""
 
     def epoch(self, left: int) -> None:
-        """An epoch begins, and `left` more will follow it."""
+        """Called at the start of each epoch; `left` more follow it."""
 
     def gradients(
         self,
@@ -63,7 +63,7 @@ class Descent:
         y: Tensor,
         draws: torch.Generator,
     ) -> Tensor:
-        """Put the gradient of the batch's loss and the correction's penalty into the model; returns the loss."""
+        """Set the model's gradients to those of loss + penalty for a batch; return the loss without the penalty."""
         loss = objective.loss(model, x, y, draws)
         penalty = correction.penalty(x, y)
         model.zero_grad(set_to_none=True)
@@ -72,19 +72,15 @@ class Descent:
 
 
 PLAIN = Descent()
-SMALLEST_SHARE = 8
-"""With batch-norm, a last batch of less than an eighth of the usual size is left out."""
 
 
-def smallest_batch(model: Network, batch_size: int, samples: int) -> int:
-    """How many samples a batch must have to be trained on.
+def min_batch(model: Network, batch_size: int, samples: int) -> int:
+    """Return the smallest batch that is trained on: with batch-norm, an eighth of the usual size, but at least 2.
 
-    A batch of one has no variance for batch-norm to divide by, and one of two or three hardly any: a single step along
-    its gradient can undo an epoch. A client with no more than that trains on what it has.
+    A batch of one sample has no variance for batch-norm to divide by, and one of two or three hardly any: a single
+    step along its gradient can undo an epoch. A client that has no more samples than that still trains on all of them.
     """
-    if not has_batch_norm(model):
-        return 1
-    return max(2, min(batch_size // SMALLEST_SHARE, samples))
+    return max(2, min(batch_size // 8, samples)) if has_batch_norm(model) else 1
 
 
 def train(
@@ -96,13 +92,13 @@ def train(
     rng: Rng,
     descent: Descent = PLAIN,
 ) -> Trained:
-    """Train `model` in place. A client without samples takes no step."""
+    """Train `model` in place. Without samples there are no steps."""
     if not all(module.training for module in model.modules()):
         model.train()
     device = next(model.parameters()).device
     objective = objective.on(samples, model)
     optimiser = settings.optimiser(model)
-    smallest = smallest_batch(model, settings.batch_size, len(samples))
+    smallest = min_batch(model, settings.batch_size, len(samples))
     order, draws = rng.torch("batches"), rng.torch("objective")
     steps, last = 0, None
     for epoch in range(settings.epochs):
@@ -124,7 +120,7 @@ def train(
 
 @torch.no_grad()
 def mean_loss(model: Network, samples: Samples, objective: Objective, rng: Rng) -> float | None:
-    """The mean loss per sample of a network as it is, in evaluation mode; None without samples."""
+    """Return the mean loss per sample of a network in evaluation mode; None without samples."""
     model.eval()
     device = next(model.parameters()).device
     objective = objective.on(samples, model)

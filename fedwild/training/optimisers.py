@@ -1,6 +1,6 @@
-"""SGD and Adam: torch's own fused steps, without the class that it has around them.
+"""SGD and Adam: torch's fused steps without `torch.optim.Optimizer`.
 
-`torch.optim.Optimizer` imports torch's compiler when it is first used: over a second and 70 MB for every process that
+That class imports torch's compiler when it is first used, which costs over a second and 70 MB in every process that
 trains.
 """
 
@@ -16,10 +16,10 @@ from torch.optim.sgd import sgd
 
 
 class Optimiser(Protocol):
-    """Moves parameters along their gradients."""
+    """Updates parameters from their gradients."""
 
     def step(self) -> None:
-        """One step; a parameter without a gradient stays where it is."""
+        """Take one step. Parameters without a gradient do not change."""
         ...
 
 
@@ -36,7 +36,7 @@ class SGD:
         moving = [(i, p, p.grad) for i, p in enumerate(self.parameters) if p.grad is not None]
         velocities = [self.velocity.get(i) for i, _, _ in moving]
         if self.velocity:
-            # A gradient that comes later than the others' first finds its parameter at rest.
+            # A parameter that gets its first gradient later than the others starts with zero velocity.
             velocities = [
                 torch.zeros_like(p) if v is None else v for (_, p, _), v in zip(moving, velocities, strict=True)
             ]

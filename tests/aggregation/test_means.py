@@ -1,6 +1,8 @@
-"""The weighted mean of replies."""
+"""Weighted and running means of replies."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 
@@ -11,7 +13,7 @@ from fedwild.core.payload import Payload
 
 def replies(*clients: tuple[int, dict[str, torch.Tensor]]) -> Replies:
     payloads = [Payload.of(model=weights, info={"samples": samples}) for samples, weights in clients]
-    return Replies({f"c{i}": (lambda p=payload: p) for i, payload in enumerate(payloads)})
+    return Replies({f"c{i}": partial(payloads.__getitem__, i) for i in range(len(payloads))})
 
 
 def test_two_toy_clients_by_hand() -> None:
@@ -21,7 +23,7 @@ def test_two_toy_clients_by_hand() -> None:
     assert mean["w"].dtype == torch.float32
 
 
-def test_identical_clients_merge_to_themselves_bit_for_bit() -> None:
+def test_the_mean_of_equal_replies_is_bit_equal_to_them() -> None:
     weights = {"w": torch.randn(1000, generator=torch.Generator().manual_seed(0)), "count": torch.tensor(5)}
     mean = weighted_mean(replies(*[(n, weights) for n in (3, 7, 11, 13)]), "model")
     assert mean is not None
@@ -36,21 +38,21 @@ def test_integer_tensors_are_copied_not_averaged() -> None:
     assert mean["n"].dtype == torch.int64
 
 
-def test_clients_without_samples_weigh_nothing() -> None:
+def test_clients_without_samples_have_no_weight() -> None:
     mean = weighted_mean(replies((0, {"w": torch.tensor([9.0])}), (2, {"w": torch.tensor([1.0])})), "model")
     assert mean is not None
     assert mean["w"].tolist() == [1.0]
     assert weighted_mean(replies((0, {"w": torch.tensor([9.0])})), "model") is None
 
 
-def test_the_order_in_which_replies_arrived_does_not_matter() -> None:
+def test_the_order_of_arrival_does_not_matter() -> None:
     generator = torch.Generator().manual_seed(1)
     payloads = {
         f"c{i}": Payload.of(model={"w": torch.randn(50, generator=generator)}, info={"samples": i + 1})
         for i in range(5)
     }
-    forward = Replies({name: (lambda p=p: p) for name, p in payloads.items()})
-    backward = Replies({name: (lambda p=p: p) for name, p in reversed(payloads.items())})
+    forward = Replies({name: partial(payloads.__getitem__, name) for name in payloads})
+    backward = Replies({name: partial(payloads.__getitem__, name) for name in reversed(payloads)})
     first, second = weighted_mean(forward, "model"), weighted_mean(backward, "model")
     assert first is not None and second is not None
     assert torch.equal(first["w"], second["w"])
@@ -60,7 +62,10 @@ def test_the_mean_equals_a_float64_computation() -> None:
     generator = torch.Generator().manual_seed(2)
     values = [torch.randn(40, generator=generator) for _ in range(6)]
     counts = [3, 1, 4, 1, 5, 9]
-    expected = sum(n * v.double() for n, v in zip(counts, values, strict=True)) / sum(counts)
+    expected = torch.zeros(40, dtype=torch.float64)
+    for n, v in zip(counts, values, strict=True):
+        expected += n * v.double()
+    expected /= sum(counts)
     mean = weighted_mean(replies(*[(n, {"w": v}) for n, v in zip(counts, values, strict=True)]), "model")
     assert mean is not None
     assert torch.equal(mean["w"], expected.float())

@@ -96,13 +96,13 @@ def md5(content: bytes) -> str:
 
 
 def test_a_download_reports_its_progress(server: Server, tmp_path: Path) -> None:
-    told: list[tuple[str, int, int | None]] = []
+    reported: list[tuple[str, int, int | None]] = []
     target = download(
-        server.url(), tmp_path / "in" / "data.bin", md5(CONTENT), lambda *news: told.append(news), pause=0
+        server.url(), tmp_path / "in" / "data.bin", md5(CONTENT), lambda *progress: reported.append(progress), pause=0
     )
     assert target.read_bytes() == CONTENT
-    assert told[-1] == ("data.bin", len(CONTENT), len(CONTENT))
-    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+    assert reported[-1] == ("data.bin", len(CONTENT), len(CONTENT))
+    assert [done for _, done, _ in reported] == sorted(done for _, done, _ in reported)
     assert [path.name for path in target.parent.iterdir()] == ["data.bin"]
 
 
@@ -180,10 +180,10 @@ def entry_on(server: Server) -> DataEntry:
 
 def test_load_prepares_a_missing_data_set(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(catalogue.DATASETS, "mnist", entry_on(server))
-    told: list[str] = []
-    dataset = load(DataSettings(name="mnist"), progress=lambda name, done, total: told.append(name))
+    reported: list[str] = []
+    dataset = load(DataSettings(name="mnist"), progress=lambda name, done, total: reported.append(name))
     assert dataset.y_train.tolist() == list(range(10))
-    assert set(told) == {"xa.gz", "ya.gz", "xb.gz", "yb.gz"}
+    assert set(reported) == {"xa.gz", "ya.gz", "xb.gz", "yb.gz"}
     requests = len(server.asked)
     assert load(DataSettings(name="mnist")).input_shape == (1, 28, 28)
     assert len(server.asked) == requests

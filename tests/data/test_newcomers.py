@@ -74,7 +74,7 @@ def test_labels_rename_its_classes(ann: str) -> None:
 def test_classes_selects_its_classes(ann: str) -> None:
     whole = with_newcomers(toy(), settings(ann={"name": ann, "classes": ["new"]}))
     assert whole.y_train[whole.domain_train == 1].unique().tolist() == [whole.classes.index("new")]
-    # Classes that nobody has samples of are not there.
+    # Classes without samples are dropped.
     assert whole.classes == (*toy().classes, "new")
 
 
@@ -161,11 +161,11 @@ def test_other_rows_stay_and_newcomers_get_all_of_their_own(ann: str, ben: str) 
     assert split.known == before.known
 
 
-def test_brought_lists_unknown_classes_with_the_first_newcomer_that_has_them(ann: str, ben: str) -> None:
+def test_newcomer_classes_gives_the_first_newcomer_of_each_class(ann: str, ben: str) -> None:
     _, split = joined(toy(), settings(ann={"name": ann}, ben={"name": ben}))
-    assert split.brought == {"new": "ann", "newer": "ben"}
+    assert split.newcomer_classes == {"new": "ann", "newer": "ben"}
     _, other = joined(toy(), settings(ben={"name": ben}, ann={"name": ann}))
-    assert other.brought == {"new": "ben", "newer": "ben"}
+    assert other.newcomer_classes == {"new": "ben", "newer": "ben"}
 
 
 def test_a_welcomed_client_is_not_a_newcomer(ann: str, ben: str) -> None:
@@ -201,7 +201,7 @@ def test_a_split_with_newcomers_can_be_saved_and_loaded(ann: str, ben: str, tmp_
     split.save(tmp_path / "split.npz")
     again = Split.load(tmp_path / "split.npz")
     assert again.newcomers == split.newcomers
-    assert again.brought == split.brought
+    assert again.newcomer_classes == split.newcomer_classes
     assert np.array_equal(again.home_test, split.home_test)
     for old, new in zip(split.clients, again.clients, strict=True):
         assert (old.name, old.known) == (new.name, new.known)
@@ -209,7 +209,7 @@ def test_a_split_with_newcomers_can_be_saved_and_loaded(ann: str, ben: str, tmp_
             assert np.array_equal(getattr(old, part), getattr(new, part)), part
 
 
-# --- what is refused -----------------------------------------------------------------------------------------
+# --- errors --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

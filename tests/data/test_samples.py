@@ -79,11 +79,11 @@ def test_take_limit_and_classes() -> None:
 
 
 def test_no_samples_give_no_batches() -> None:
-    nobody = colour_samples().take([])
-    assert len(nobody) == 0
-    assert list(nobody.batches(4, generator())) == []
-    assert nobody.all()[0].shape == (0, 3, 8, 8)
-    assert nobody.classes == []
+    empty = colour_samples().take([])
+    assert len(empty) == 0
+    assert list(empty.batches(4, generator())) == []
+    assert empty.all()[0].shape == (0, 3, 8, 8)
+    assert empty.classes == []
 
 
 def test_labels_use_the_given_class_ids() -> None:

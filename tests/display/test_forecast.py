@@ -1,4 +1,4 @@
-"""How long a run still takes: by hand for small cases."""
+"""The time left of a run, worked out by hand for small cases."""
 
 from __future__ import annotations
 
@@ -7,48 +7,48 @@ import pytest
 from fedwild.display.forecast import RoundTime, Underway, clock, run_seconds_left, seconds_left
 
 
-def test_before_the_first_answer_nothing_is_known() -> None:
+def test_before_the_first_reply_the_time_left_is_unknown() -> None:
     assert run_seconds_left([], None, ["train", "train"]) is None
     assert run_seconds_left([], Underway("train", 0.0, 0.0), ["train"]) is None
 
 
-def test_in_the_first_round_the_answers_so_far_are_the_measure() -> None:
-    # A quarter of the clients took 3 s: the round takes 12, of which 9 are left, and two more are to come.
+def test_the_first_round_is_estimated_from_its_replies() -> None:
+    # A quarter of the clients took 3 s, so the round takes 12 s, of which 9 s are left. Two more rounds follow.
     assert run_seconds_left([], Underway("train", 0.25, 3.0), ["train", "train"]) == pytest.approx(9 + 24)
 
 
-def test_later_rounds_take_as_long_as_those_before_on_average() -> None:
+def test_later_rounds_are_expected_to_take_the_mean_of_earlier_ones() -> None:
     done = [RoundTime("train", 4.0, 1.0), RoundTime("train", 6.0, 3.0)]
     assert run_seconds_left(done, None, ["train"] * 3) == pytest.approx(3 * (5 + 2))
 
 
-def test_clients_that_answered_shorten_the_round_but_not_what_comes_after_them() -> None:
+def test_replies_shorten_the_current_round_but_not_the_work_after_it() -> None:
     done = [RoundTime("train", 8.0, 2.0)]
     assert run_seconds_left(done, Underway("train", 0.75, 100.0), []) == pytest.approx(0.25 * 8 + 2)
     assert run_seconds_left(done, Underway("train", 1.0, 8.0), []) == pytest.approx(2)
 
 
-def test_each_phase_is_judged_by_its_own_rounds() -> None:
+def test_each_phase_is_estimated_from_its_own_rounds() -> None:
     done = [RoundTime("train", 1.0, 0.0), RoundTime("distil", 50.0, 0.0)]
     assert run_seconds_left(done, Underway("train", 0.5, 0.4), ["train", "distil"]) == pytest.approx(0.5 + 1 + 50)
 
 
-def test_a_phase_that_is_new_is_judged_by_its_own_answers_as_soon_as_there_are_some() -> None:
+def test_a_new_phase_is_estimated_from_its_own_replies_as_soon_as_there_are_some() -> None:
     done = [RoundTime("train", 2.0, 0.0)]
     assert run_seconds_left(done, Underway("distil", 0.0, 0.0), ["distil"]) == pytest.approx(2 + 2)
     assert run_seconds_left(done, Underway("distil", 0.5, 10.0), ["distil"]) == pytest.approx(10 + 20)
 
 
-def test_a_phase_that_is_still_to_come_is_taken_to_be_like_all_others() -> None:
+def test_a_later_phase_is_expected_to_take_the_mean_of_all_rounds() -> None:
     done = [RoundTime("a", 2.0, 0.0), RoundTime("b", 4.0, 0.0)]
     assert run_seconds_left(done, None, ["c", "c"]) == pytest.approx(2 * 3)
 
 
-def test_nothing_is_left_when_nothing_is_ahead() -> None:
+def test_no_time_is_left_after_the_last_round() -> None:
     assert run_seconds_left([RoundTime("train", 2.0, 1.0)], None, []) == 0
 
 
-def test_even_work_goes_on_at_its_pace() -> None:
+def test_work_at_constant_speed_is_extrapolated() -> None:
     assert seconds_left(6.0, 3, 5) == pytest.approx(4.0)
     assert seconds_left(6.0, 5, 5) == 0
     assert seconds_left(6.0, 0, 5) is None
@@ -59,5 +59,5 @@ def test_even_work_goes_on_at_its_pace() -> None:
     ("seconds", "text"),
     [(0, "0:00"), (7.4, "0:07"), (59.6, "1:00"), (754, "12:34"), (3599.7, "1:00:00"), (90061, "25:01:01")],
 )
-def test_times_are_shown_as_on_a_clock(seconds: float, text: str) -> None:
+def test_seconds_are_formatted_as_hours_minutes_and_seconds(seconds: float, text: str) -> None:
     assert clock(seconds) == text

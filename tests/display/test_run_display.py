@@ -1,4 +1,4 @@
-"""What people see: figures, tables and the progress of a run."""
+"""The display of a run: figures, tables and progress."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedwild.display.run_display import RunDisplay, metrics_table, percent, result_table, size
+from fedwild.display.figures import figure_text, shown_figures
+from fedwild.display.run_display import RunDisplay, metrics_table, result_figures, result_table
 
 RESULT = {
     "method": "fedavg",
@@ -66,18 +67,32 @@ def shown(told: list[dict[str, Any]], quiet: bool = False, terminal: bool = Fals
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.5, "50.0 %"), (1.0, "100.0 %"), (0.12345, "12.3 %"), (None, "-"), (math.nan, "-")]
+    ("key", "value", "text"),
+    [
+        ("auroc", 0.12345, "12.3 %"),
+        ("auroc", None, "-"),
+        ("auroc", math.nan, "-"),
+        ("novel_accuracy", 0.25, "25.0 %"),
+        ("accuracy_top_3", 0.25, "25.0 %"),
+        ("number_found", 3.0, "3"),
+        ("number_found", None, "-"),
+        ("width", 1.234, "1.23"),
+        ("some_method_figure", 0.5, "0.50"),
+    ],
 )
-def test_percent_shows_a_dash_for_what_is_not_defined(value: float | None, text: str) -> None:
-    assert percent(value) == text
+def test_shares_are_percentages_and_other_figures_plain_numbers(key: str, value: float | None, text: str) -> None:
+    assert figure_text(key, value) == text
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_234_567, "1.2 MB"), (5e9, "5.0 GB"), (7.5e12, "7500.0 GB")],
-)
-def test_size_is_read_in_powers_of_a_thousand(count: float, text: str) -> None:
-    assert size(count) == text
+def test_figures_of_discovery_and_newcomers_are_shown_only_where_they_are_measured() -> None:
+    usual = ["closed_accuracy", "auroc", "oscr", "open_macro_f1"]
+    assert list(shown_figures({"auroc": 0.5, "hos": 0.1})) == usual
+    assert list(shown_figures({"number_found": 2.0, "target_accuracy": 0.5})) == [
+        *usual,
+        "number_found",
+        "target_accuracy",
+    ]
+    assert "newcomer" in result_figures({**RESULT, "metrics": {"target_accuracy": 0.5}})
 
 
 def test_result_table_shows_the_figures_with_dashes_for_undefined_ones() -> None:
@@ -102,7 +117,7 @@ def test_metrics_table_has_a_column_per_client_and_dashes_for_undefined_figures(
     assert "nan" not in text.lower()
 
 
-def test_metrics_table_of_many_clients_shows_only_the_whole() -> None:
+def test_metrics_table_of_many_clients_shows_only_the_figures_of_all() -> None:
     text = printed(metrics_table({"oscr": 0.25}, {f"site-{i}": {"oscr": 0.5} for i in range(9)}))
     assert "site-0" not in text
     assert "25.0 %" in text
@@ -129,13 +144,13 @@ def test_without_a_terminal_nothing_moves_the_cursor() -> None:
     assert "\x1b" not in shown(events())
 
 
-def test_of_many_clients_only_the_rounds_are_told() -> None:
+def test_with_many_clients_only_the_rounds_are_printed() -> None:
     lines = shown(events(clients=21, rounds=2)).splitlines()
     assert not [line for line in lines if line.startswith("  c")]
     assert len([line for line in lines if line.startswith("round ")]) == 2
 
 
-def test_quiet_says_nothing_at_all() -> None:
+def test_quiet_prints_nothing() -> None:
     assert shown(events(), quiet=True) == ""
     assert shown(events(), quiet=True, terminal=True) == ""
 
@@ -148,17 +163,17 @@ def test_a_terminal_gets_a_line_of_progress_and_still_a_line_per_round() -> None
     assert "c0: 7 samples" not in text
 
 
-def test_waiting_for_sites_is_told_once_elsewhere_and_shown_as_progress_on_a_terminal() -> None:
+def test_waiting_for_sites_is_a_line_of_progress_on_a_terminal_and_a_plain_line_elsewhere() -> None:
     told = [{"event": "waiting", "sites": 2}]
     assert shown(told) == "waiting for 2 sites\n"
     assert "waiting for 2 sites" in shown(told, terminal=True)
     assert " left" in shown(told, terminal=True)
 
 
-def test_a_client_left_out_is_told_with_the_reason() -> None:
+def test_an_excluded_client_is_shown_with_the_reason() -> None:
     told = events()
     told[4] = {"event": "client-failed", "client": "c0", "index": 0, "reason": "bad reply: [nonsense]"}
-    assert "  c0 is left out of this round: bad reply: [nonsense]" in shown(told)
+    assert "  c0 is excluded from this round: bad reply: [nonsense]" in shown(told)
 
 
 def test_a_clients_notes_are_shown() -> None:
@@ -167,13 +182,13 @@ def test_a_clients_notes_are_shown() -> None:
     assert "  c0: nothing to learn from" in shown(told).splitlines()
 
 
-def test_a_resumed_run_says_where_it_goes_on() -> None:
-    assert "going on with round 6 of 9" in shown(
+def test_a_resumed_run_shows_its_next_round() -> None:
+    assert "resuming at round 6 of 9" in shown(
         [{"event": "resume", "next_index": 5, "rounds": 9, "phases": [["train", 4]]}]
     )
 
 
-def test_a_round_that_was_not_needed_is_told() -> None:
+def test_a_skipped_round_is_shown() -> None:
     told: list[dict[str, Any]] = [{"event": "start", "next_index": 0, "rounds": 3, "phases": [["distil", 3]]}]
     told.append({"event": "skip", "index": 1, "phase": "distil"})
     assert "round 2/3 distil: not needed" in shown(told)
@@ -188,16 +203,5 @@ def test_a_client_without_a_loss_and_a_round_without_figures_are_shown() -> None
     assert "round 1/1 train: done (1.5 s)" in lines
 
 
-def test_an_event_of_an_unknown_kind_is_passed_over() -> None:
+def test_an_unknown_event_is_ignored() -> None:
     assert shown([{"event": "moon-phase"}]) == ""
-
-
-def test_numbers_of_things_are_shown_plainly_and_only_where_there_are_some() -> None:
-    from fedwild.display.run_display import extra_columns, figure, shown
-
-    assert figure("number_found", 3.0) == "3"
-    assert figure("novel_accuracy", 0.25) == "25.0 %"
-    assert figure("number_found", None) == "-"
-    assert "number_found" not in shown({"auroc": 0.5})
-    assert extra_columns({"auroc": 0.5}) == 0
-    assert extra_columns({"auroc": 0.5, "novel_accuracy": 0.5, "number_found": 2.0}) == 2

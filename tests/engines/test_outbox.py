@@ -1,4 +1,4 @@
-"""Payloads on their way down: written once, kept no longer than needed, never mixed up."""
+"""Request files: written once, removed when no longer needed, never mixed up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def read(path: str) -> float:
     return float(Payload.read(Path(path)).tensors["w"][0])
 
 
-def test_the_same_tensors_are_written_once_and_removed_at_the_end(tmp_path: Path) -> None:
+def test_equal_payloads_are_written_once_and_removed_at_the_end(tmp_path: Path) -> None:
     outbox, weights = Outbox(tmp_path, 0), torch.ones(3)
     paths = {outbox.file(Payload({"w": weights})) for _ in range(5)}
     assert len(paths) == 1
@@ -24,7 +24,7 @@ def test_the_same_tensors_are_written_once_and_removed_at_the_end(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_personal_payloads_are_gone_once_they_are_answered(tmp_path: Path) -> None:
+def test_personal_payloads_are_removed_once_answered(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path, 0)
     for number in range(10):
         path = outbox.file(Payload({"w": torch.full((3,), float(number))}))
@@ -33,7 +33,7 @@ def test_personal_payloads_are_gone_once_they_are_answered(tmp_path: Path) -> No
         assert len(list(tmp_path.iterdir())) <= 2
 
 
-def test_a_buffer_that_is_filled_again_is_sent_anew(tmp_path: Path) -> None:
+def test_a_changed_buffer_is_written_again(tmp_path: Path) -> None:
     outbox, buffer = Outbox(tmp_path, 0), torch.zeros(3)
     paths = []
     for number in range(3):
@@ -42,7 +42,7 @@ def test_a_buffer_that_is_filled_again_is_sent_anew(tmp_path: Path) -> None:
     assert [read(path) for path in paths] == [0, 1, 2]
 
 
-def test_equal_tensors_with_other_words_are_another_payload(tmp_path: Path) -> None:
+def test_equal_tensors_with_other_info_are_another_payload(tmp_path: Path) -> None:
     outbox, weights = Outbox(tmp_path, 0), torch.ones(3)
     first = outbox.file(Payload({"w": weights}, {"to": "a"}))
     assert outbox.file(Payload({"w": weights}, {"to": "b"})) != first

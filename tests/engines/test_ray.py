@@ -1,4 +1,4 @@
-"""The Ray engine: the local engine's bits, failures that stay a client's, and a Ray that never outlives its run."""
+"""The Ray engine: bit-equal to the local engine, robust to failures, and no Ray is left after a run."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from tests.tiny import even_shares, model_bytes, run_experiment, run_tiny, split
 
 ray = pytest.importorskip("ray", reason="needs fedwild[ray]")
 
-from fedwild.engines.ray import RayEngine, Worker  # noqa: E402  (not without Ray)
+from fedwild.engines.ray import ActorWorker, RayEngine  # noqa: E402  (needs Ray)
 
 LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
-# Processes are slow to end where machines are busy; elsewhere nothing takes a tenth of this.
+# Processes end slowly on busy machines; otherwise nothing takes a tenth of this.
 PATIENCE = 240.0
 
 
 @pytest.fixture(scope="module")
 def private() -> Iterator[str]:
-    """A Ray of our own that all engines here find and leave alone; gives its folder. In the end, nothing is left."""
+    """Start a private Ray that all engines of this module use; yield its folder. Nothing is left at the end."""
     environment, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
     connection = ray_cluster.connect(None, 2, 10**6)
     changed = {key for key in os.environ if environment.get(key) != os.environ[key]}
@@ -67,12 +67,12 @@ def private() -> Iterator[str]:
     assert not Path(folder).exists()
 
 
-def until(true: Callable[[], Any]) -> bool:
-    """Wait for something to become true."""
+def until(condition: Callable[[], Any]) -> bool:
+    """Wait until a condition is true; return whether it is."""
     end = time.monotonic() + PATIENCE
-    while not true() and time.monotonic() < end:
+    while not condition() and time.monotonic() < end:
         time.sleep(0.05)
-    return bool(true())
+    return bool(condition())
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +89,10 @@ def split(data: Dataset) -> Split:
 # --- the same bits ------------------------------------------------------------------------------------------
 
 
-def test_model_and_figures_are_the_local_engines(private: str, data: Dataset, split: Split, tmp_path: Path) -> None:
-    """More methods are in tests/test_engines.py."""
+def test_model_and_figures_equal_those_of_the_local_engine(
+    private: str, data: Dataset, split: Split, tmp_path: Path
+) -> None:
+    """More methods are in tests/engines/test_engines.py."""
     threads = torch.get_num_threads()
     local = run_tiny(tmp_path / "local", "fedavg", data, split)
     result = run_tiny(tmp_path / "ray", "fedavg", data, split, {"engine": {"name": "ray", "workers": 2}})
@@ -100,11 +102,11 @@ def test_model_and_figures_are_the_local_engines(private: str, data: Dataset, sp
     assert not list((tmp_path / "ray").glob(".spool*"))
     assert ray.is_initialized()
     assert torch.get_num_threads() == threads
-    assert float(torch.tensor(1e-40) * 1) > 0  # denormal numbers are not flushed any more
+    assert float(torch.tensor(1e-40) * 1) > 0  # denormal numbers are no longer flushed
 
 
-def test_a_run_may_change_its_engine_every_round(private: str, data: Dataset, split: Split, tmp_path: Path) -> None:
-    """FedBN's clients keep states: files of the run folder, whichever engine runs."""
+def test_a_run_may_change_its_engine_between_rounds(private: str, data: Dataset, split: Split, tmp_path: Path) -> None:
+    """FedBN's clients have durable state: files of the run folder with any engine."""
 
     class Stop(Exception):
         pass
@@ -138,7 +140,7 @@ def test_a_run_may_change_its_engine_every_round(private: str, data: Dataset, sp
 # --- failures -----------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_raises_is_reported_and_the_round_goes_on(private: str, data: Dataset, tmp_path: Path) -> None:
+def test_a_client_that_raises_is_reported_and_the_round_continues(private: str, data: Dataset, tmp_path: Path) -> None:
     split = split_by(data, 2, even_shares(data, 2, 2))
     settings = {"engine": {"name": "ray", "workers": 1}}
     run_tiny(tmp_path / "run", "tests.sketches:Mischief", data, split, settings)
@@ -150,8 +152,8 @@ def test_a_client_that_raises_is_reported_and_the_round_goes_on(private: str, da
     assert [event["participants"] for event in events if event["event"] == "round"] == [["client-00"]] * 2
 
 
-class SiteServer:
-    """Mischievous clients, of which client-00 is honest, and an engine to ask them by hand."""
+class Clients:
+    """Mischievous clients, of which client-00 is honest, and an engine that runs jobs for them."""
 
     def __init__(self, data: Dataset, folder: Path) -> None:
         split = split_by(data, 2, even_shares(data, 2, 6))
@@ -168,7 +170,7 @@ class SiteServer:
     def job(self, client: str, file: str = "down", state: int | None = None) -> Job:
         path = self.executor.spool / file
         if not path.exists():
-            self.executor.method.send(self.server, client).write(path)
+            self.executor.method.phases()[0].send(self.server, client).write(path)
         return Job("local", self.server.step, str(path), client, self.server.classes.names, state)
 
     def ask(self, *jobs: Job, started: Callable[[Job], None] = lambda job: None) -> list[Answer]:
@@ -176,14 +178,14 @@ class SiteServer:
 
 
 @pytest.fixture(scope="module")
-def desk(private: str, data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SiteServer]:
-    desk = SiteServer(data, tmp_path_factory.mktemp("desk"))
-    yield desk
-    desk.engine.close()
+def clients(private: str, data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
+    clients = Clients(data, tmp_path_factory.mktemp("clients"))
+    yield clients
+    clients.engine.close()
 
 
 def actors(folder: str) -> list[int]:
-    """The processes of a Ray that are actors of ours."""
+    """Return the processes of our actors in a Ray."""
     found = []
     for pid in ray_cluster.marked_processes(folder):
         with contextlib.suppress(psutil.Error):
@@ -191,18 +193,18 @@ def actors(folder: str) -> list[int]:
     return found
 
 
-def test_with_no_workers_there_is_one_actor_and_it_answers_as_a_site_does(private: str, desk: SiteServer) -> None:
+def test_without_workers_there_is_one_actor_and_it_answers_like_an_executor(private: str, clients: Clients) -> None:
     assert until(lambda: len(actors(private)) == 1)
-    jobs = [desk.job("client-00"), desk.job("client-00", "own")]
-    here = [desk.executor.execute(job) for job in jobs]
-    there = desk.ask(*jobs)
+    jobs = [clients.job("client-00"), clients.job("client-00", "own")]
+    here = [clients.executor.execute(job) for job in jobs]
+    there = clients.ask(*jobs)
     assert [Path(str(answer.path)).name for answer in there] == ["up-0-local-ray"] * 2
     assert [answer.offset for answer in there] == [0, there[0].size]
     assert [a.read().encode() for a in there] == [a.read().encode() for a in here]
     assert all(answer.seconds > 0 and answer.error is None for answer in there)
 
 
-def test_a_payload_is_put_once_and_let_go_with_its_file(desk: SiteServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_payload_is_put_once_and_released_with_its_file(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     put = ray.put
 
@@ -211,37 +213,37 @@ def test_a_payload_is_put_once_and_let_go_with_its_file(desk: SiteServer, monkey
         return put(array)
 
     monkeypatch.setattr(ray, "put", counted)
-    desk.ask(*(desk.job("client-00", file) for file in ("first", "first", "second", "first", "second")))
-    files = [desk.executor.spool / name for name in ("first", "second", "third")]
+    clients.ask(*(clients.job("client-00", file) for file in ("first", "first", "second", "first", "second")))
+    files = [clients.executor.spool / name for name in ("first", "second", "third")]
     assert sizes == [file.stat().st_size for file in files[:2]]
     files[0].unlink()
-    desk.ask(desk.job("client-00", "third"))
+    clients.ask(clients.job("client-00", "third"))
     assert len(sizes) == 3
-    assert str(files[0]) not in desk.engine._payloads
-    assert {str(file) for file in files[1:]} <= desk.engine._payloads.keys()
+    assert str(files[0]) not in clients.engine._payloads
+    assert {str(file) for file in files[1:]} <= clients.engine._payloads.keys()
 
 
-def test_trouble_with_files_is_not_the_clients_fault(desk: SiteServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone, cut = desk.job("client-00", "gone"), desk.job("client-00", "cut")
+def test_file_errors_are_not_failures_of_the_client(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, cut = clients.job("client-00", "gone"), clients.job("client-00", "cut")
     Path(gone.payload).unlink()
     Path(cut.payload).write_bytes(Path(cut.payload).read_bytes()[:-1])
-    missing, damaged = desk.job("client-00", state=3), desk.job("client-00", state=4)
-    file = state_file(desk.executor.states, "client-00", 4)
+    missing, damaged = clients.job("client-00", state=3), clients.job("client-00", state=4)
+    file = state_file(clients.executor.states, "client-00", 4)
     file.parent.mkdir(parents=True)
     file.write_bytes(b"not a state")
-    answers = {answer.job: answer for answer in desk.ask(gone, cut, missing, damaged)}
+    answers = {answer.job: answer for answer in clients.ask(gone, cut, missing, damaged)}
     assert all(answer.disk_failed and answer.traceback is None for answer in answers.values())
     assert "gone" in str(answers[gone].error)
     assert "truncated" in str(answers[cut].error)
     assert "000003" in str(answers[missing].error)
-    job = desk.job("client-00")
-    monkeypatch.setattr(desk.executor, "spool", desk.executor.spool / "full")
-    (answer,) = desk.ask(job)
+    job = clients.job("client-00")
+    monkeypatch.setattr(clients.executor, "spool", clients.executor.spool / "full")
+    (answer,) = clients.ask(job)
     assert answer.disk_failed
     assert "up-0-local-ray" in str(answer.error)
 
 
-def test_an_actor_killed_from_outside_is_replaced_and_its_job_done(private: str, desk: SiteServer) -> None:
+def test_a_killed_actor_is_replaced_and_its_job_is_done(private: str, clients: Clients) -> None:
     victims: list[int] = []
 
     def kill(job: Job) -> None:
@@ -250,70 +252,70 @@ def test_an_actor_killed_from_outside_is_replaced_and_its_job_done(private: str,
             victims.extend(actors(private))
             os.kill(victims[0], signal.SIGKILL)
 
-    jobs = [desk.job("client-00"), desk.job("client-01"), desk.job("client-00", "again")]
-    answers = {answer.job: answer for answer in desk.ask(*jobs, started=kill)}
+    jobs = [clients.job("client-00"), clients.job("client-01"), clients.job("client-00", "again")]
+    answers = {answer.job: answer for answer in clients.ask(*jobs, started=kill)}
     assert len(answers) == 3
-    assert answers[jobs[0]].read().encode() == desk.executor.execute(jobs[0]).read().encode()
+    assert answers[jobs[0]].read().encode() == clients.executor.execute(jobs[0]).read().encode()
     assert "ZeroDivisionError" in str(answers[jobs[1]].error)
     assert until(lambda: len(actors(private)) == 1)
     assert actors(private) != victims
 
 
-def test_where_no_core_is_left_for_a_new_actor_the_least_busy_of_the_others_gets_the_work(
-    desk: SiteServer, monkeypatch: pytest.MonkeyPatch
+def test_without_a_free_core_the_least_busy_worker_takes_over(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedwild.engines.ray.START_SECONDS", 0.0)
-    busy, idle, dead = Worker(None), Worker(None), Worker(None)
-    busy.calls.append((None, None))  # type: ignore[arg-type]
-    monkeypatch.setattr(desk.engine, "_workers", [busy, dead, idle])
-    assert desk.engine._replacement(dead) is idle
-    assert desk.engine._workers == [busy, idle]
-    monkeypatch.setattr(desk.engine, "_workers", [dead])
+    busy, idle, dead = ActorWorker(None), ActorWorker(None), ActorWorker(None)
+    busy.pending.append(clients.job("client-00"))
+    monkeypatch.setattr(clients.engine, "workers", [busy, dead, idle])
+    assert clients.engine.replace(dead) is idle
+    assert clients.engine.workers == [busy, idle]
+    monkeypatch.setattr(clients.engine, "workers", [dead])
     with pytest.raises(UserError, match="no free core"):
-        desk.engine._replacement(dead)
+        clients.engine.replace(dead)
 
 
-def test_a_job_that_two_actors_die_of_is_the_clients_failure(desk: SiteServer) -> None:
-    jobs = [desk.job("client-05"), desk.job("client-00")]
-    answers = {answer.job: answer for answer in desk.ask(*jobs)}
+def test_a_job_that_kills_two_actors_is_a_failure_of_the_client(clients: Clients) -> None:
+    jobs = [clients.job("client-05"), clients.job("client-00")]
+    answers = {answer.job: answer for answer in clients.ask(*jobs)}
     assert "the worker process died" in str(answers[jobs[0]].error)
     assert not answers[jobs[0]].disk_failed
     assert answers[jobs[1]].error is None
 
 
-def test_a_worker_that_cannot_start_is_one_sentence(
-    private: str, desk: SiteServer, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_does_not_start_is_one_sentence(
+    private: str, clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Homeless:
-        """As where fedwild or a module of the user's is not to be found."""
+        """An actor on a node without the user's module."""
 
         def __init__(self, home: dict[str, Any]) -> None:
             raise ModuleNotFoundError("No module named 'mine'")
 
         def ready(self) -> None:
-            """Never."""
+            """Never called."""
 
     monkeypatch.setattr("fedwild.engines.ray.ClientActor", Homeless)
     with pytest.raises(UserError, match=r"^engine.name = 'ray': a worker cannot start: .*No module named 'mine'"):
-        RayEngine(desk.executor, 1, None)
+        RayEngine(clients.executor, 1, None)
 
 
 def test_a_cluster_without_a_free_core_is_one_sentence(
-    private: str, desk: SiteServer, monkeypatch: pytest.MonkeyPatch
+    private: str, clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedwild.engines.ray.START_SECONDS", 0.0)
     with pytest.raises(UserError, match="no free core"):
-        RayEngine(desk.executor, 1, None)
+        RayEngine(clients.executor, 1, None)
     assert torch.get_num_threads() == 1
 
 
 # --- Ray itself ---------------------------------------------------------------------------------------------
 
 
-def test_nothing_listens_beyond_this_machine(private: str, desk: SiteServer) -> None:
+def test_ray_listens_on_this_machine_only(private: str, clients: Clients) -> None:
     listening = []
     for pid in (os.getpid(), *ray_cluster.marked_processes(private)):
-        # One that another test had started may just be ending.
+        # A process of another test may just be ending.
         with contextlib.suppress(psutil.NoSuchProcess):
             listening += [c for c in psutil.Process(pid).net_connections() if c.status == psutil.CONN_LISTEN]
     assert len(listening) > 3
@@ -330,9 +332,9 @@ connection.close()
 """
 
 
-def test_a_cluster_that_is_there_is_joined_and_left_running(private: str, tmp_path: Path) -> None:
+def test_an_existing_cluster_is_joined_and_left_running(private: str, tmp_path: Path) -> None:
     address = ray.get_runtime_context().gcs_address
-    # Ray takes 127.0.0.1 for this machine's outward address, unless told that clusters end here.
+    # Without this, Ray would replace 127.0.0.1 by the machine's external address.
     environment = {**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     joined = run_python("-c", JOINING, address, env=environment)
     assert (joined.returncode, joined.stdout, joined.stderr) == (0, "[True] None\n", "")
@@ -353,13 +355,13 @@ class Mine(FedAvg):
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A folder for temporary files, with a name that leaves room for sockets."""
+    """Return a folder for temporary files with a path short enough for sockets."""
     folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
     yield folder
     shutil.rmtree(folder)
 
 
-def test_of_a_killed_run_nothing_is_left_and_its_own_method_was_found(tmp_path: Path, short_folder: Path) -> None:
+def test_a_killed_run_with_a_users_method_leaves_nothing(tmp_path: Path, short_folder: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     ours = ("--method", "own:Mine", "--rounds", "100000", "--set", "engine.name=ray", "--out", "run", "--quiet")
     driver = subprocess.Popen(
@@ -390,7 +392,7 @@ def test_of_a_killed_run_nothing_is_left_and_its_own_method_was_found(tmp_path: 
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or [])]
 
 
-def test_nobody_at_the_address_is_one_sentence(refused: Refused) -> None:
+def test_an_address_where_nothing_listens_is_rejected(refused: Refused) -> None:
     begin = time.monotonic()
     said = refused("run", *TINY, "--set", "engine.name=ray", "--set", "engine.address=127.0.0.1:1")
     assert time.monotonic() - begin < 60
@@ -400,32 +402,32 @@ def test_nobody_at_the_address_is_one_sentence(refused: Refused) -> None:
 
 
 @pytest.mark.parametrize("address", ["ray://127.0.0.1:10001", "somewhere", ":6379", "here:there"])
-def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(UserError, match=r"this is no address. It must be auto, or HOST:PORT"):
+def test_an_invalid_address_is_rejected(address: str) -> None:
+    with pytest.raises(UserError, match=r"this is not an address. It must be auto, or HOST:PORT"):
         ray_cluster.join(address)
 
 
 @pytest.fixture
 def listener() -> Iterator[str]:
-    """An address where something listens that is no Ray."""
+    """Return an address where something other than Ray listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_whoever_does_not_speak_ray_is_not_waited_for(listener: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joining_something_other_than_ray_fails_soon(listener: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_cluster, "JOIN_SECONDS", 1.0)
-    with pytest.raises(UserError, match="no Ray answers there"):
+    with pytest.raises(UserError, match="Ray does not answer there"):
         ray_cluster.join(listener)
 
 
-def test_another_version_is_named(listener: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_ray_is_named(listener: str, monkeypatch: pytest.MonkeyPatch) -> None:
     says = "print('Version mismatch: The cluster was started with: Ray: 1.0'); raise SystemExit(1)"
-    monkeypatch.setattr(ray_cluster, "here", lambda *arguments: [sys.executable, "-c", says])
+    monkeypatch.setattr(ray_cluster, "own_command", lambda *arguments: [sys.executable, "-c", says])
     with pytest.raises(UserError, match=rf"with: Ray: 1.0. It must be .* Ray {ray.__version__} and Python"):
         ray_cluster.join(listener)
 
 
-def test_without_ray_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_message_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "fedwild.engines.ray")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"pip install 'fedwild\[ray\]'"):

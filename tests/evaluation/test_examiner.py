@@ -1,4 +1,4 @@
-"""Thresholds come from the clients' validation data, figures from the test set, and neither from the other."""
+"""Evaluation: thresholds come from the clients' validation samples and figures from the test set."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedwild.contract import Outcome, Prediction, Server, Step
+from fedwild.contract import Server
 from fedwild.contract.engine import Job
-from fedwild.core.classes import ClassRegistry
-from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
-from fedwild.data import ClientSplit, Split
-from fedwild.engines.executor import Executor, predict
-from fedwild.evaluation.examiner import Examiner
+from fedwild.engines.executor import Executor
+from fedwild.evaluation.inference import predict
 from fedwild.openset.metrics import UNKNOWN, open_set_report
-from tests.methods import by_hand
+from tests.methods.by_hand import executor_of, final
 from tests.tiny import even_shares, joined_by, run_tiny, split_by, tiny_dataset, tiny_experiment
 
 
@@ -30,14 +27,13 @@ def data() -> Any:
 
 
 def rebuilt(folder: Path, data: Any, split: Any) -> tuple[Any, Executor, Server]:
+    """Return the predictor, an executor and the server of a finished run."""
     experiment = tiny_experiment("fedavg", data, split)
-    payload = Payload.read(folder / "model.safetensors")
-    server = Server.from_payload(payload, experiment.task, Rng(0))
-    executor = Executor(data, split, experiment.config.data, experiment.method, experiment.task, 0, folder, folder)
-    return experiment.method.predictor(server), executor, server
+    server = Server.from_payload(final(folder), experiment.task, Rng(0))
+    return experiment.method.answers(server).predictor(None), executor_of(experiment, folder), server
 
 
-def test_the_threshold_accepts_the_asked_share_of_all_validation_samples(data: Any, tmp_path: Path) -> None:
+def test_the_threshold_accepts_the_chosen_share_of_all_validation_samples(data: Any, tmp_path: Path) -> None:
     split = split_by(data, 3, even_shares(data, 3, 4))
     run_tiny(tmp_path / "run", "fedavg", data, split, {"evaluation": {"accept": 0.8}})
     predictor, executor, server = rebuilt(tmp_path / "run", data, split)
@@ -65,7 +61,7 @@ def test_the_figures_equal_a_computation_from_scratch(data: Any, tmp_path: Path)
         assert result["metrics"][key] == pytest.approx(value, nan_ok=True, abs=1e-6), key
 
 
-def test_without_validation_samples_everything_is_accepted_and_said(data: Any, tmp_path: Path) -> None:
+def test_without_validation_samples_everything_is_accepted_and_the_log_says_so(data: Any, tmp_path: Path) -> None:
     split = split_by(data, 3, [[0, 1, 2]])
     notes: list[str] = []
 
@@ -79,7 +75,7 @@ def test_without_validation_samples_everything_is_accepted_and_said(data: Any, t
     assert any("accepts everything" in note for note in notes)
 
 
-def test_figures_are_given_by_domain_when_there_are_several(data: Any, tmp_path: Path) -> None:
+def test_figures_by_domain_if_there_are_several(data: Any, tmp_path: Path) -> None:
     two = type(data)(**{**vars(data), "domains": ("one", "two"), "domain_test": torch.arange(len(data.y_test)) % 2})
     split = split_by(two, 3, even_shares(two, 3, 2))
     result = run_tiny(tmp_path / "run", "fedavg", two, split)
@@ -90,7 +86,7 @@ def test_figures_are_given_by_domain_when_there_are_several(data: Any, tmp_path:
     assert result["metrics"]["closed_accuracy"] == pytest.approx(pooled)
 
 
-def test_evaluation_may_be_rare_but_always_ends_the_run(data: Any, tmp_path: Path) -> None:
+def test_the_last_round_is_always_evaluated(data: Any, tmp_path: Path) -> None:
     split = split_by(data, 3, even_shares(data, 3, 2))
     measured: list[int] = []
 
@@ -105,7 +101,7 @@ def test_evaluation_may_be_rare_but_always_ends_the_run(data: Any, tmp_path: Pat
         assert measured == expected
 
 
-def test_how_often_a_run_is_measured_does_not_change_its_model(data: Any, tmp_path: Path) -> None:
+def test_evaluation_does_not_change_the_model(data: Any, tmp_path: Path) -> None:
     split = split_by(data, 3, even_shares(data, 3, 2))
     for every in (0, 1):
         run_tiny(tmp_path / str(every), "fedavg", data, split, {"evaluation": {"every": every}})
@@ -113,7 +109,7 @@ def test_how_often_a_run_is_measured_does_not_change_its_model(data: Any, tmp_pa
     assert models[0] == models[1]
 
 
-def test_clients_with_test_data_of_their_own_get_figures_of_their_own(data: Any, tmp_path: Path) -> None:
+def test_figures_by_client_if_clients_have_their_own_test_data(data: Any, tmp_path: Path) -> None:
     split = split_by(data, 3, even_shares(data, 3, 2))
     halves = np.array_split(split.test, 2)
     clients = tuple(replace(c, test=half) for c, half in zip(split.clients, halves, strict=True))
@@ -128,77 +124,8 @@ def test_clients_with_test_data_of_their_own_get_figures_of_their_own(data: Any,
 
 # --- newcomers -----------------------------------------------------------------------------------------------
 
-TRUE = ["a", "b", "a", "c", "c", "d", "a", "d"]
-"""The test set: rows 0-3 are of the home data, 4-6 of ann, 7 of ben."""
 
-
-def hand_made(
-    answers: list[str], classes: dict[str, str], present: tuple[str, ...], refused: tuple[str, ...] = ()
-) -> Any:
-    """Target, source and global accuracy of these answers; `classes` are the registry's, and who brought each."""
-    names = tuple(classes)
-    none = np.zeros(0, dtype=np.int64)
-    parts = {"bob": [0, 1, 2, 3], "cyd": [0, 1, 2, 3], "ann": [4, 5, 6], "ben": [7]}
-    clients = tuple(ClientSplit(name, none, none, none, np.array(rows), names) for name, rows in parts.items())
-    split = Split(clients, ("a", "b"), (), (), np.arange(8), none, "train", newcomers=("ann", "ben"))
-    server = Server(by_hand.PLAIN, ClassRegistry(), Step("judge-1", 0, 9), Rng(0), present)
-    for name, origin in classes.items():
-        server.classes.add(name, origin, 0)
-    server.state.info["outside"] = list(refused)
-    truth = torch.tensor([names.index(name) if name in names else UNKNOWN for name in TRUE])
-    logits = torch.nn.functional.one_hot(torch.tensor([names.index(name) for name in answers]), len(names)).float()
-    outcome = Outcome(Prediction(logits, torch.zeros(8)), truth, truth, TRUE)
-    examiner = Examiner(by_hand.method_of("gains"), tiny_dataset(2), split, 0.95, lambda jobs: iter(()))
-    return examiner._newcomer_figures(server, outcome)
-
-
-OLD = {"a": "known", "b": "known"}
-
-
-def test_before_anybody_arrives_there_are_no_figures_of_newcomers() -> None:
-    assert hand_made(list("abaaaaaa"), OLD, ("bob", "cyd")) == {}
-
-
-def test_a_newcomer_s_classes_that_nobody_has_learnt_yet_are_mistakes() -> None:
-    found = hand_made(list("aaaaabab"), OLD, ("bob", "cyd", "ann"))
-    # Ann: c and d are wrong, a is right. Home: c is no class yet, and of a, b, a two are right; ben is still to come.
-    assert found == pytest.approx({"target_accuracy": 1 / 3, "source_accuracy": 2 / 3, "global_accuracy": 3 / 6})
-
-
-def test_accuracy_of_others_is_on_the_same_samples_before_and_after() -> None:
-    found = hand_made(list("abacccac"), {**OLD, "c": "ann", "d": "ann"}, ("bob", "cyd", "ann"))
-    # The home sample of class c, which ann brought, is left out, right as it is.
-    assert found == pytest.approx({"target_accuracy": 2 / 3, "source_accuracy": 3 / 3, "global_accuracy": 5 / 6})
-
-
-def test_for_the_next_newcomer_the_one_before_is_one_of_the_others() -> None:
-    found = hand_made(list("abbcccad"), {**OLD, "c": "ann", "d": "ann"}, ("bob", "cyd", "ann", "ben"))
-    # Others: a, b, a, c at home and c, d, a of ann; both have one mistake.
-    assert found == pytest.approx({"target_accuracy": 1.0, "source_accuracy": 5 / 7, "global_accuracy": 6 / 8})
-
-
-def test_a_newcomer_that_was_sent_away_is_none_of_the_others() -> None:
-    found = hand_made(list("abbabbbb"), OLD, ("bob", "cyd", "ann", "ben"), refused=("ann",))
-    assert found == pytest.approx({"target_accuracy": 0.0, "source_accuracy": 2 / 3, "global_accuracy": 2 / 4})
-
-
-def test_a_newcomer_without_test_samples_has_no_accuracy() -> None:
-    parts = {"bob": [0, 1, 2], "ann": []}
-    none = np.zeros(0, dtype=np.int64)
-    clients = tuple(
-        ClientSplit(name, none, none, none, np.array(rows, dtype=np.int64), ()) for name, rows in parts.items()
-    )
-    split = Split(clients, ("a",), (), (), np.arange(3), none, "train", newcomers=("ann",))
-    server = Server(by_hand.PLAIN, ClassRegistry.of(("a", "b")), Step("x", 0, 0), Rng(0), ("bob", "ann"))
-    truth = torch.tensor([0, 1, 0])
-    outcome = Outcome(Prediction(torch.eye(2)[truth], torch.zeros(3)), truth, truth, ["a", "b", "a"])
-    examiner = Examiner(by_hand.method_of("fedavg"), tiny_dataset(2), split, 0.95, lambda jobs: iter(()))
-    found = examiner._newcomer_figures(server, outcome)
-    assert math.isnan(found["target_accuracy"])
-    assert found["source_accuracy"] == found["global_accuracy"] == 1.0
-
-
-def test_where_clients_have_predictors_of_their_own_figures_are_means_over_clients(tmp_path: Path) -> None:
+def test_with_personal_predictors_figures_are_means_over_clients(tmp_path: Path) -> None:
     data = tiny_dataset(classes=3, per_class=24)
     rows = even_shares(data, 2, 1)[0]
     split = joined_by(split_by(data, 2, [rows[0::2], rows[1::2]]), data, [2, 6, 10, 14, 18, 22, 26, 30])
@@ -210,7 +137,7 @@ def test_where_clients_have_predictors_of_their_own_figures_are_means_over_clien
     assert result["metrics"]["global_accuracy"] == pytest.approx(sum(own.values()) / 3)
 
 
-def test_the_figures_of_a_real_run_are_those_of_its_model(tmp_path: Path) -> None:
+def test_figures_about_the_newcomer_in_a_run_are_those_of_its_model(tmp_path: Path) -> None:
     data = tiny_dataset(classes=3, per_class=40)
     home = [i for i, label in enumerate(data.y_train.tolist()) if label < 2]
     new = [i for i, label in enumerate(data.y_train.tolist()) if label == 2]

@@ -133,7 +133,7 @@ def test_a_round_at_a_client_is_gradient_descent_on_both_terms(data: Any, tmp_pa
         gradients = torch.autograd.grad(loss, list(by_hand.parameters()))
         with torch.no_grad():
             for parameter, gradient in zip(by_hand.parameters(), gradients, strict=True):
-                parameter -= 0.1 * gradient
+                parameter.sub_(0.1 * gradient)
     for name, tensor in weights_of(by_hand).items():
         torch.testing.assert_close(client.state.group(NETWORK)[name].double(), tensor, rtol=1e-4, atol=1e-6)
 
@@ -342,7 +342,7 @@ def test_a_score_of_the_unknown_output_uses_the_clients_own_head() -> None:
 
 
 @pytest.mark.parametrize(("answer", "kind"), [("prototypes", NearestPrototype), ("head", ScoredModel)])
-def test_every_client_answers_with_its_own_network(answer: str, kind: type, data: Any, tmp_path: Path) -> None:
+def test_every_client_answers_with_its_own_network(answer: str, kind: type[ScoredModel], data: Any, tmp_path: Path) -> None:
     split = split_by(data, 2, halves(data))
     run_tiny(tmp_path / "run", "fedproto", data, split)
     experiment = tiny_experiment("fedproto", data, split, {"method": {"answer": answer}})

@@ -240,15 +240,15 @@ def test_relu_passes_nothing_at_zero() -> None:
         assert not tensor.grad.any()
 
 
-def refuse(*args: object) -> NoReturn:
-    raise AssertionError("computed though nobody asked")
+def fail(*args: object) -> NoReturn:
+    raise AssertionError("this gradient must not be computed")
 
 
 def test_with_frozen_weights_only_the_input_gradient_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = convolution(2, 5), random(3, 2, 12, 12)
     weights = random(3, 4, 4, 4, seed=2)
     expected = results(layer, x, weights)[1]
-    monkeypatch.setattr(kernels, "unshift_kernels", refuse)
+    monkeypatch.setattr(kernels, "unshift_kernels", fail)
     layer.requires_grad_(False)
     x.requires_grad_(True)
     layer(x).backward(weights)
@@ -261,7 +261,7 @@ def test_for_data_only_parameter_gradients_are_computed(monkeypatch: pytest.Monk
     layer, x = convolution(2, 5), random(3, 2, 12, 12)
     weights = random(3, 4, 4, 4, seed=2)
     expected = results(layer, x, weights)[2:]
-    monkeypatch.setattr(kernels, "input_gradient", refuse)
+    monkeypatch.setattr(kernels, "input_gradient", fail)
     layer(x).backward(weights)
     assert x.grad is None
     for parameter, gradient in zip(layer.parameters(), expected, strict=True):

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedwild.models import Network
-from fedwild.models.norms import measure_statistics, norm_keys, norm_layers, pool_statistics, statistics_keys
+from fedwild.models.norms import (
+    frozen_statistics,
+    measure_statistics,
+    norm_keys,
+    norm_layers,
+    pool_statistics,
+    statistics_keys,
+)
 from tests.models.cases import inputs, make, stir_norms
 
 Real = NDArray[np.float64]
@@ -83,7 +90,7 @@ def test_keys_need_only_the_names() -> None:
     assert statistics_keys(iter(names)) == names[2:4]
 
 
-# --- measured anew ---------------------------------------------------------------------------------------------
+# --- measure_statistics ---------------------------------------------------------------------------------------
 
 
 def test_statistics_are_means_over_batches_weighted_by_size() -> None:
@@ -202,3 +209,29 @@ def test_other_tensors_are_skipped_and_no_groups_give_an_empty_result() -> None:
     group = {**statistics_of(np.ones((2, 3))), "a.weight": torch.ones(3), "a.num_batches_tracked": torch.tensor(3)}
     assert pool_statistics([(2.0, group)]).keys() == statistics_of(np.ones((2, 3))).keys()
     assert pool_statistics([]) == {}
+
+
+def test_frozen_statistics_give_the_outputs_and_gradients_of_training() -> None:
+    network = make("digit-cnn")
+    x = inputs(network, 6)
+    before = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    with frozen_statistics(list(norm_layers(network).values())):
+        inside = network.embed(x)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in network.named_buffers())
+    inside.square().sum().backward()
+    gradients = [p.grad.clone() for p in network.parameters() if p.grad is not None]
+    network.zero_grad()
+    outside = network.embed(x)
+    outside.square().sum().backward()
+    assert torch.equal(inside, outside)
+    again = [p.grad for p in network.parameters() if p.grad is not None]
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(gradients, again, strict=True))
+    assert not torch.allclose(outside, network.eval().embed(x))
+
+
+def test_statistics_are_tracked_again_after_an_error() -> None:
+    layers = [nn.BatchNorm1d(2)]
+    with pytest.raises(RuntimeError), frozen_statistics(layers):
+        assert not layers[0].track_running_stats
+        raise RuntimeError
+    assert layers[0].track_running_stats

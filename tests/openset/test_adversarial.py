@@ -1,4 +1,4 @@
-"""Enhanced outliers x'': computed by hand, bounded, less unknown than x', and with no trace left in the model."""
+"""Enhanced outliers x'': by hand, bounded, less unknown than x', and without any change of the model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def convolutional() -> Network:
 
 
 def normed() -> Network:
-    """A network with batch-norm whose statistics differ from those of any batch."""
+    """Return a network with batch-norm whose statistics differ from those of any batch."""
     torch.manual_seed(0)
     model = build("digit-cnn", (1, 4, 4), 4)
     stir_norms(model)
@@ -45,7 +45,7 @@ def inputs_of(model: Network, n: int = 6) -> Tensor:
 
 
 def unknown_losses(model: Network, x: Tensor) -> Tensor:
-    """CE(f(x), K) of each sample, in eval mode."""
+    """Return CE(f(x), K) of each sample in evaluation mode."""
     mode = model.training
     model.eval()
     with torch.no_grad():
@@ -54,7 +54,7 @@ def unknown_losses(model: Network, x: Tensor) -> Tensor:
     return losses
 
 
-def test_a_linear_network_moves_outliers_as_by_hand() -> None:
+def test_a_linear_network_by_hand() -> None:
     model = Network("linear", (2,), {"body": nn.Identity()}, 2, 3).double()
     weight = np.array([[1.0, -2.0], [0.5, 3.0], [-1.5, 0.25]])
     bias = np.array([0.1, -0.2, 0.3])
@@ -73,7 +73,7 @@ def test_a_linear_network_moves_outliers_as_by_hand() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
-def test_each_step_follows_the_sign_of_the_gradient_where_the_last_one_led(steps: int) -> None:
+def test_each_step_follows_the_sign_of_the_gradient_after_the_last_step(steps: int) -> None:
     model = dense()
     x = images(8, 1, 3, 4, dtype=torch.float64)
     expected = x
@@ -85,7 +85,7 @@ def test_each_step_follows_the_sign_of_the_gradient_where_the_last_one_led(steps
     assert (expected - x).abs().max() > 0
 
 
-def test_outliers_move_away_from_the_last_output_whatever_the_number_of_classes() -> None:
+def test_outliers_move_away_from_the_last_output_for_any_number_of_classes() -> None:
     for outputs in (2, 3, 101):
         torch.manual_seed(0)
         model = build("mlp", (1, 3, 4), outputs, params={"hidden": [16]}).double()
@@ -102,7 +102,7 @@ def test_small_steps_make_every_outlier_less_unknown(make: Callable[[], Network]
     assert gained.min() > 1e-9
 
 
-def as_it_is(x: Tensor) -> Tensor:
+def unchanged(x: Tensor) -> Tensor:
     return x
 
 
@@ -114,18 +114,18 @@ def batch_innermost(x: Tensor) -> Tensor:
     return x.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2)
 
 
-def part_of_a_larger(x: Tensor) -> Tensor:
+def strided(x: Tensor) -> Tensor:
     return x.repeat_interleave(2, dim=3)[..., ::2]
 
 
-def one_for_all(x: Tensor) -> Tensor:
+def expanded(x: Tensor) -> Tensor:
     return x[:1].expand_as(x)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
-@pytest.mark.parametrize("order", [as_it_is, transposed, batch_innermost, part_of_a_larger, one_for_all])
+@pytest.mark.parametrize("order", [unchanged, transposed, batch_innermost, strided, expanded])
 @pytest.mark.parametrize("make", NETWORKS)
-def test_outliers_themselves_are_never_changed(
+def test_the_given_outliers_do_not_change(
     make: Callable[[], Network], order: Callable[[Tensor], Tensor], steps: int
 ) -> None:
     model = make()
@@ -138,14 +138,14 @@ def test_outliers_themselves_are_never_changed(
     assert x.grad is None
 
 
-@pytest.mark.parametrize("order", [transposed, batch_innermost, part_of_a_larger])
+@pytest.mark.parametrize("order", [transposed, batch_innermost, strided])
 def test_the_memory_order_of_outliers_does_not_matter(order: Callable[[Tensor], Tensor]) -> None:
     model = dense()
     x = inputs_of(model)
     assert torch.allclose(enhance(model, order(x), 3, 0.1), enhance(model, x, 3, 0.1), rtol=0, atol=1e-12)
 
 
-def test_no_steps_give_an_equal_copy() -> None:
+def test_zero_steps_give_an_equal_copy() -> None:
     x = images(3, 1, 3, 4)
     moved = enhance(dense(torch.float32), x, 0, 0.1)
     assert torch.equal(moved, x)
@@ -154,9 +154,7 @@ def test_no_steps_give_an_equal_copy() -> None:
 
 @pytest.mark.parametrize("make", NETWORKS)
 @pytest.mark.parametrize(("steps", "step_size"), [(1, 0.1), (5, 0.002), (3, 0.0)])
-def test_no_value_moves_further_than_all_steps_together(
-    make: Callable[[], Network], steps: int, step_size: float
-) -> None:
+def test_values_move_by_at_most_the_sum_of_all_steps(make: Callable[[], Network], steps: int, step_size: float) -> None:
     model = make()
     x = inputs_of(model)
     furthest = (enhance(model, x, steps, step_size) - x).abs().max()
@@ -164,7 +162,7 @@ def test_no_value_moves_further_than_all_steps_together(
     assert furthest >= steps * step_size - 1e-6
 
 
-def test_the_result_carries_no_graph_and_can_be_made_where_no_gradients_are_kept() -> None:
+def test_the_result_has_no_graph_and_works_under_no_grad() -> None:
     model = dense()
     x = inputs_of(model)
     moved = enhance(model, x.requires_grad_(True), 2, 0.1)
@@ -175,7 +173,7 @@ def test_the_result_carries_no_graph_and_can_be_made_where_no_gradients_are_kept
 
 
 def snapshot(model: Network) -> dict[str, object]:
-    """All that a model consists of, to be compared."""
+    """Return the whole state of a model, for comparisons."""
     return {
         "state": {key: value.clone().numpy().tobytes() for key, value in model.state_dict().items()},
         "flags": [parameter.requires_grad for parameter in model.parameters()],
@@ -186,7 +184,7 @@ def snapshot(model: Network) -> dict[str, object]:
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("make", NETWORKS)
-def test_the_model_is_left_exactly_as_it_was(make: Callable[[], Network], training: bool) -> None:
+def test_the_model_does_not_change(make: Callable[[], Network], training: bool) -> None:
     model = make().train(training)
     model.head.weight.grad = torch.ones_like(model.head.weight)
     for parameter in model.get_submodule(model.cuts[0]).parameters():
@@ -197,7 +195,7 @@ def test_the_model_is_left_exactly_as_it_was(make: Callable[[], Network], traini
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_one_layer_in_another_mode_than_the_model_keeps_its_mode_and_statistics(training: bool) -> None:
+def test_a_layer_in_another_mode_keeps_its_mode_and_statistics(training: bool) -> None:
     model = normed().train(training)
     model.get_submodule("conv1.norm").train(not training)
     before = snapshot(model)
@@ -205,7 +203,7 @@ def test_one_layer_in_another_mode_than_the_model_keeps_its_mode_and_statistics(
     assert snapshot(model) == before
 
 
-def test_batch_norm_goes_by_its_running_statistics() -> None:
+def test_batch_norm_uses_its_running_statistics() -> None:
     model = normed()
     x = inputs_of(model)
     while_training = enhance(model.train(), x, 3, 0.01)
@@ -213,7 +211,7 @@ def test_batch_norm_goes_by_its_running_statistics() -> None:
 
 
 class Breaks(nn.Module):
-    """Breaks at the second batch."""
+    """Raises at the second batch."""
 
     calls = 0
 
@@ -224,7 +222,7 @@ class Breaks(nn.Module):
         return x
 
 
-def test_the_model_is_as_before_also_if_it_raises() -> None:
+def test_the_model_does_not_change_after_an_error() -> None:
     stages = {"fc": nn.Linear(3, 2), "norm": nn.BatchNorm1d(2), "breaks": Breaks()}
     model = Network("broken", (3,), stages, 2, 3)
     model.head.bias.requires_grad = False
@@ -235,7 +233,7 @@ def test_the_model_is_as_before_also_if_it_raises() -> None:
 
 
 @pytest.mark.parametrize("make", NETWORKS)
-def test_training_goes_on_afterwards_with_the_gradients_it_would_have_had(make: Callable[[], Network]) -> None:
+def test_later_gradients_are_not_affected(make: Callable[[], Network]) -> None:
     touched, untouched = make(), make()
     x = inputs_of(touched)
     y = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -250,13 +248,13 @@ def test_training_goes_on_afterwards_with_the_gradients_it_would_have_had(make: 
 
 
 class Sums(nn.Module):
-    """Its gradient is one value in memory for many pixels."""
+    """A layer whose gradient is one value in memory for many pixels."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.sum((2, 3))
 
 
-def test_a_gradient_whose_elements_share_memory_is_followed_too() -> None:
+def test_a_gradient_whose_elements_share_memory_works() -> None:
     torch.manual_seed(0)
     model = Network("sums", (2, 4, 4), {"sums": Sums()}, 2, 3)
     x = images(3, 2, 4, 4)

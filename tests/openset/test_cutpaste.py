@@ -1,3 +1,5 @@
+"""CutPaste: the place and size of patches, the jitter, and random choices."""
+
 from __future__ import annotations
 
 import math
@@ -8,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedwild.openset import cutpaste
-from fedwild.openset.cutpaste import jittered, turned_back
+from fedwild.openset.cutpaste import jitter, strip_coordinates
 
 SHAPES = [
     (5, 1, 8, 8),
@@ -37,13 +39,13 @@ def without_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def numbered(n: int, height: int, width: int) -> Tensor:
-    """Images whose pixels are their own positions, so that an outlier shows where each pixel came from."""
+    """Return images whose pixels are their own positions, so that an outlier shows the source of each pixel."""
     return torch.arange(float(height * width), dtype=torch.float64).view(1, 1, height, width).expand(n, -1, -1, -1)
 
 
 @pytest.mark.usefixtures("without_jitter")
 @pytest.mark.parametrize(("height", "width"), [(28, 28), (12, 20)])
-def test_normal_moves_one_box_of_the_given_area_to_another_place(height: int, width: int) -> None:
+def test_normal_copies_one_box_of_the_given_area_to_another_place(height: int, width: int) -> None:
     x = numbered(100, height, width)
     moves = set()
     for image, outlier in zip(x[:, 0], cutpaste.normal(x, generator())[:, 0].round(), strict=True):
@@ -81,11 +83,11 @@ def test_scar_pastes_a_strip_of_the_given_size(height: int, width: int) -> None:
 
 def strip(angle: float, h: int, w: int, side: int, place: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     draws = np.array([place])
-    row, column = turned_back(np.array([angle]), np.array([h]), np.array([w]), draws, draws, side, side)
+    row, column = strip_coordinates(np.array([angle]), np.array([h]), np.array([w]), draws, draws, side, side)
     return row[0], column[0], (row[0] >= 0) & (row[0] < h) & (column[0] >= 0) & (column[0] < w)
 
 
-def test_strip_that_is_not_turned_is_an_exact_copy() -> None:
+def test_a_strip_without_rotation_is_an_exact_copy() -> None:
     row, column, mask = strip(0.0, 4, 3, 10, 0.0)
     expected = np.zeros((10, 10), dtype=bool)
     expected[:4, :3] = True
@@ -94,7 +96,7 @@ def test_strip_that_is_not_turned_is_an_exact_copy() -> None:
     assert column[mask].tolist() == [j for _ in range(4) for j in range(3)]
 
 
-def test_turning_keeps_distances_within_the_strip() -> None:
+def test_rotation_keeps_distances_within_the_strip() -> None:
     row, column, mask = strip(math.radians(30), 12, 8, 24, 0.5)
     source = torch.tensor(np.stack([row[mask], column[mask]], axis=1)).double()
     target = torch.tensor(np.argwhere(mask)).double()
@@ -106,7 +108,7 @@ def test_turning_keeps_distances_within_the_strip() -> None:
 
 @pytest.mark.parametrize("angle", [-45, -20, 10, 45])
 @pytest.mark.parametrize("place", [0.0, 0.5, 0.999])
-def test_turned_strip_keeps_its_area_and_lies_within_the_image(angle: float, place: float) -> None:
+def test_a_rotated_strip_keeps_its_area_and_lies_within_the_image(angle: float, place: float) -> None:
     _, _, mask = strip(math.radians(angle), 16, 12, 32, place)
     assert int(mask.sum()) == pytest.approx(16 * 12, rel=0.06)
 
@@ -130,19 +132,19 @@ def test_jitter_scales_brightness_contrast_and_saturation_of_the_patch() -> None
         patch = mean + c * (patch - mean)
         grey = 0.299 * patch[0] + 0.587 * patch[1] + 0.114 * patch[2]
         expected.append(grey + s * (patch - grey))
-    out = jittered(x, mask, brightness, contrast, saturation)
+    out = jitter(x, mask, brightness, contrast, saturation)
     torch.testing.assert_close(out[:, :, 1:4, 2:5], torch.stack(expected))
 
 
-def test_saturation_is_for_colour_images_only() -> None:
+def test_saturation_changes_only_colour_images() -> None:
     x, one = images(2, 1, 4, 4), torch.ones(2)
     everywhere = torch.ones(2, 4, 4, dtype=torch.bool)
-    torch.testing.assert_close(jittered(x, everywhere, one, one, one * 1.1), x)
-    torch.testing.assert_close(jittered(x, everywhere, one * 1.1, one, one), x * 1.1)
+    torch.testing.assert_close(jitter(x, everywhere, one, one, one * 1.1), x)
+    torch.testing.assert_close(jitter(x, everywhere, one * 1.1, one, one), x * 1.1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_jitter_differs_between_images_and_stays_in_their_range(kind: cutpaste.Choice) -> None:
+def test_jitter_differs_between_images_and_keeps_their_range(kind: cutpaste.Choice) -> None:
     x = images(64, 3, 16, 16) * torch.linspace(0.1, 1, 64).view(64, 1, 1, 1)
     out = kind(x, generator())
     assert (out.amax((1, 2, 3)) <= x.amax((1, 2, 3))).all()
@@ -153,7 +155,7 @@ def test_jitter_differs_between_images_and_stays_in_their_range(kind: cutpaste.C
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_outliers_keep_shape_and_type_and_never_change_their_input(
+def test_outliers_keep_shape_and_type_and_do_not_change_their_input(
     kind: cutpaste.Choice, shape: tuple[int, ...]
 ) -> None:
     for dtype in (torch.float32, torch.float64):
@@ -166,7 +168,7 @@ def test_outliers_keep_shape_and_type_and_never_change_their_input(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_same_seed_same_bits_and_another_seed_differs(kind: cutpaste.Choice) -> None:
+def test_outliers_depend_on_the_seed(kind: cutpaste.Choice) -> None:
     x = images(16, 1, 12, 12)
     first, again, other = (kind(x, generator(seed)) for seed in (3, 3, 4))
     assert torch.equal(first, again)

@@ -1,3 +1,5 @@
+"""Data destruction: each operation against torch or brute force, its random choices, and weights."""
+
 from __future__ import annotations
 
 import math
@@ -46,7 +48,7 @@ def enlarged(image: Tensor, top: int, left: int, h: int, w: int) -> Tensor:
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 8), (1, 9, 13), (3, 28, 28)])
-def test_resized_crop_is_bilinear_interpolation_of_each_samples_own_box(shape: tuple[int, int, int]) -> None:
+def test_resized_crop_is_the_bilinear_interpolation_of_each_samples_box(shape: tuple[int, int, int]) -> None:
     height, width = shape[-2:]
     rng = np.random.default_rng(0)
     h, w = rng.integers(1, height + 1, 30), rng.integers(1, width + 1, 30)
@@ -56,7 +58,7 @@ def test_resized_crop_is_bilinear_interpolation_of_each_samples_own_box(shape: t
     torch.testing.assert_close(resized_crop(x, top, left, h, w), torch.stack(expected), atol=2e-6, rtol=0)
 
 
-def test_crop_shows_a_box_of_a_tenth_to_a_third_of_the_image_anywhere_in_it() -> None:
+def test_crop_enlarges_a_box_of_a_tenth_to_a_third_of_the_image() -> None:
     image = images(1, 10, 10)
     boxes = [(i, j, h, w) for h in range(2, 8) for w in range(2, 8) for i in range(11 - h) for j in range(11 - w)]
     table = torch.stack([enlarged(image, *b) for b in boxes]).flatten(1)
@@ -77,7 +79,7 @@ def gaussian(length: int, sigma: float) -> Tensor:
     return weight / weight.sum()
 
 
-def test_gaussian_blur_is_a_reflect_padded_convolution_with_each_samples_own_kernel() -> None:
+def test_gaussian_blur_is_a_reflect_padded_convolution_with_each_samples_kernel() -> None:
     x = images(20, 3, 9, 11)
     rng = np.random.default_rng(0)
     vertical, horizontal, sigma = rng.integers(0, 5, 20), rng.integers(0, 5, 20), rng.uniform(0.5, 100, 20)
@@ -89,7 +91,7 @@ def test_gaussian_blur_is_a_reflect_padded_convolution_with_each_samples_own_ker
     torch.testing.assert_close(gaussian_blur(x, vertical, horizontal, sigma), torch.stack(expected), atol=2e-6, rtol=0)
 
 
-def test_blur_draws_the_kernels_of_the_paper_in_either_orientation() -> None:
+def test_blur_draws_the_kernels_of_the_paper_in_both_orientations() -> None:
     x = torch.zeros(300, 1, 21, 21, dtype=torch.float64)
     x[:, :, 10, 10] = 1  # a single point shows the kernel
     lengths = []
@@ -104,7 +106,7 @@ def test_blur_draws_the_kernels_of_the_paper_in_either_orientation() -> None:
     assert set(lengths) == upright | {(w, h) for h, w in upright}
 
 
-def test_blur_cuts_the_kernel_on_images_too_small_for_it() -> None:
+def test_blur_cuts_the_kernel_on_small_images() -> None:
     x = images(4, 1, 4, 4)
     long = np.full(4, 4)
     short = np.full(4, 3)
@@ -140,8 +142,8 @@ def test_a_plain_box_is_cut_to_the_image_and_has_at_least_one_pixel() -> None:
     assert (h.tolist(), w.tolist()) == ([10, 1], [8, 1])
 
 
-def pasted(image: Tensor) -> dict[tuple[int, ...], Tensor]:
-    found = {}
+def all_pastes(image: Tensor) -> dict[tuple[int, ...], Tensor]:
+    found: dict[tuple[int, ...], Tensor] = {}
     for axis in (1, 2):
         side = image.shape[axis]
         half, quarter = side // 2, max(side // 4, 1)
@@ -155,9 +157,9 @@ def pasted(image: Tensor) -> dict[tuple[int, ...], Tensor]:
 
 
 @pytest.mark.parametrize(("height", "width"), [(8, 8), (9, 13), (4, 4), (5, 7)])
-def test_paste_copies_half_of_the_image_to_any_place_a_quarter_away(height: int, width: int) -> None:
+def test_paste_copies_half_of_the_image_by_at_least_a_quarter(height: int, width: int) -> None:
     x = images(1, 2, height, width).expand(2000, 2, height, width)
-    possible = pasted(x[0])
+    possible = all_pastes(x[0])
     table = torch.stack(list(possible.values())).flatten(1)
     same = (OPERATIONS["paste"](x, generator()).flatten(1).unsqueeze(1) == table).all(2)
     assert same.sum(1).eq(1).all()
@@ -175,7 +177,7 @@ def test_swap_exchanges_halves_along_either_axis() -> None:
     assert {tuple(o.flatten().tolist()) for o in out} == {tuple(o.flatten().tolist()) for o in (up, across)}
 
 
-def test_swap_leaves_the_middle_line_of_an_odd_side_in_place() -> None:
+def test_swap_keeps_the_middle_line_of_an_odd_side() -> None:
     image = torch.arange(35.0).view(1, 5, 7)
     out = OPERATIONS["swap"](image.expand(50, 1, 5, 7), generator())
     up = image[:, [3, 4, 2, 0, 1]]
@@ -184,7 +186,7 @@ def test_swap_leaves_the_middle_line_of_an_odd_side_in_place() -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), [(4, 4), (8, 8), (9, 13), (13, 9)])
-def test_rotate_turns_both_squares_of_a_band_by_the_same_quarters(height: int, width: int) -> None:
+def test_rotate_rotates_both_squares_of_a_band_by_the_same_angle(height: int, width: int) -> None:
     image = images(1, 2, height, width)[0]
     side = min(height, width) // 2
     possible = []
@@ -204,7 +206,7 @@ def test_rotate_turns_both_squares_of_a_band_by_the_same_quarters(height: int, w
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_operations_keep_shape_and_type_and_never_change_their_input(name: str, shape: tuple[int, ...]) -> None:
+def test_operations_keep_shape_and_type_and_do_not_change_their_input(name: str, shape: tuple[int, ...]) -> None:
     for dtype in (torch.float32, torch.float64):
         x = images(*shape, dtype=dtype)
         before = x.clone()
@@ -224,7 +226,7 @@ def test_every_sample_has_its_own_parameters_and_all_channels_share_them(name: s
 
 
 @pytest.mark.parametrize("operation", [*OPERATIONS.values(), Destruction(AUTHORS)])
-def test_same_seed_same_bits_and_another_seed_differs(operation: Destruction) -> None:
+def test_outliers_depend_on_the_seed(operation: Destruction) -> None:
     x = images(16, 1, 12, 12)
     first, again, other = (operation(x, generator(seed)) for seed in (3, 3, 4))
     assert torch.equal(first, again)
@@ -258,7 +260,7 @@ def test_weights_of_the_authors_sum_to_one_over_the_six_operations() -> None:
         assert sum(weights.values()) == pytest.approx(1)
 
 
-def test_choice_applies_to_each_image_what_was_chosen_for_it() -> None:
+def test_choice_applies_the_chosen_operation_to_each_image() -> None:
     choice = Choice([lambda x, g: x + 10, lambda x, g: x + 20, lambda x, g: x + 30], [1, 2, 3])
     x = torch.arange(50.0).view(50, 1, 1, 1)
     chosen = choice.choose(50, generator(5))
@@ -266,7 +268,7 @@ def test_choice_applies_to_each_image_what_was_chosen_for_it() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_destruction_changes_every_image_of_any_batch_and_leaves_the_input(shape: tuple[int, ...]) -> None:
+def test_destruction_changes_every_image_but_not_its_input(shape: tuple[int, ...]) -> None:
     x = images(*shape)
     before = x.clone()
     out = Destruction(AUTHORS)(x, generator())
@@ -275,13 +277,13 @@ def test_destruction_changes_every_image_of_any_batch_and_leaves_the_input(shape
     assert (out != x).flatten(1).any(1).all()
 
 
-def test_destruction_reads_images_in_any_memory_layout() -> None:
+def test_destruction_accepts_any_memory_layout() -> None:
     x = images(12, 3, 8, 10)
     last = x.contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(Destruction(AUTHORS)(last, generator()), Destruction(AUTHORS)(x, generator()))
 
 
 @pytest.mark.parametrize("weights", [{}, {"crop": 0.0}, {"crop": -1.0, "blur": 2.0}, {"crop": math.nan}, {"melt": 1.0}])
-def test_weights_that_mean_nothing_are_refused(weights: dict[str, float]) -> None:
+def test_invalid_weights_are_rejected(weights: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"weight|Weights|operations"):
         Destruction(weights)

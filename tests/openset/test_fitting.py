@@ -76,7 +76,7 @@ def test_answers_use_the_fitted_score(fitted: api.Run) -> None:
     torch.testing.assert_close(fitted.predict(x).unknown, distances, rtol=1e-5, atol=1e-6)
 
 
-def test_a_run_killed_before_the_fit_step_ends_as_the_undisturbed_one(fitted: api.Run, tmp_path: Path) -> None:
+def test_a_run_killed_before_the_fit_step_resumes_to_the_same_model(fitted: api.Run, tmp_path: Path) -> None:
     class Killed(Exception):
         pass
 

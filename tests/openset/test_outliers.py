@@ -1,3 +1,5 @@
+"""The named outlier generators: what they consist of, and the shapes that they accept."""
+
 from __future__ import annotations
 
 import pytest
@@ -30,7 +32,7 @@ def test_generators_are_registered_under_their_names_with_a_summary() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_outliers_of_any_images_are_new_images_of_the_same_shape(name: str, shape: tuple[int, ...]) -> None:
+def test_outliers_are_new_images_of_the_same_shape(name: str, shape: tuple[int, ...]) -> None:
     x = images(*shape)
     before = x.clone()
     out = OUTLIERS[name](x, generator())
@@ -40,7 +42,7 @@ def test_outliers_of_any_images_are_new_images_of_the_same_shape(name: str, shap
 
 
 @pytest.mark.parametrize("name", list(OPERATIONS))
-def test_single_operations_are_those_of_data_destruction(name: str) -> None:
+def test_single_operations_are_those_of_destruction(name: str) -> None:
     x = images(8, 1, 12, 12)
     assert torch.equal(OUTLIERS[name](x, generator()), OPERATIONS[name](x, generator()))
 
@@ -49,7 +51,7 @@ def test_single_operations_are_those_of_data_destruction(name: str) -> None:
     ("name", "operation"),
     [("destruction", Destruction(AUTHORS)), ("uniform", Destruction(UNIFORM)), ("cutpaste", cutpaste.union)],
 )
-def test_named_choices_are_what_they_say(name: str, operation: Choice) -> None:
+def test_named_choices_are_their_operations(name: str, operation: Choice) -> None:
     x = images(40, 1, 12, 12)
     assert torch.equal(OUTLIERS[name](x, generator()), operation(x, generator()))
 
@@ -64,7 +66,7 @@ def test_mixture_is_destruction_or_cutpaste_with_equal_chance() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_volumes_are_treated_alike_in_every_slice(name: str) -> None:
+def test_all_slices_of_a_volume_change_alike(name: str) -> None:
     slices = images(6, 1, 1, 10, 12).expand(6, 1, 5, 10, 12)
     out = OUTLIERS[name](slices, generator())
     assert out.shape == slices.shape
@@ -77,7 +79,7 @@ def test_volumes_are_treated_alike_in_every_slice(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", [(8, 20), (8, 3, 20), (8, 1, 3, 28), (8, 1, 28, 3), (8,)])
-def test_what_is_not_a_batch_of_images_is_refused_in_one_sentence(name: str, shape: tuple[int, ...]) -> None:
+def test_other_samples_than_images_are_rejected(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(UserError) as caught:
         OUTLIERS[name](images(*shape), generator())
     message = str(caught.value)

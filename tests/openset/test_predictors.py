@@ -1,4 +1,4 @@
-"""Embeddings of predictors: the head's input where there is one network, a sentence where there is none in common."""
+"""Embeddings of predictors: the head's input for one network, an error for an ensemble."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedwild.openset import SCORES
 from fedwild.openset.predictors import ScoredModel, Vote
 
 
-def test_the_head_makes_the_prediction_of_the_embedding() -> None:
+def test_the_prediction_is_the_head_applied_to_the_embedding() -> None:
     task = Task((1, 8, 8), "simple-cnn")
     model = task.build(4, Rng(0))
     predictor = ScoredModel(model, 3, SCORES.make("msp"))

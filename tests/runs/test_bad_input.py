@@ -116,7 +116,7 @@ def test_all_that_is_wrong_is_told_at_once(refused: Refused) -> None:
 def test_a_syntax_error_is_told_with_its_place(refused: Refused) -> None:
     Path("broken.toml").write_text("seed = 1\n[method\nlr = 1\n")
     error = refused("run", "broken.toml")
-    assert "'broken.toml' is not TOML" in error
+    assert "'broken.toml' is not valid TOML" in error
     assert "line 2" in error
 
 

@@ -336,7 +336,7 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
         (tmp_path / "none.toml", "does not exist"),
         (tmp_path, "cannot be read"),
         (binary, "cannot be read"),
-        (broken, "is not TOML"),
+        (broken, "is not valid TOML"),
     ):
         with pytest.raises(UserError) as caught:
             read_toml(path)

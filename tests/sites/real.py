@@ -120,6 +120,17 @@ class Programs:
         self.programs.append(program)
         return program
 
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until a condition holds. The test fails at once if a program that was not killed has failed."""
+
+        def is_met() -> bool:
+            for program in self.programs:
+                failed = program.process.poll() not in (None, 0, -signal.SIGKILL)
+                assert not failed, f"failed before {what}: {program.command}\n{program.output()}"
+            return condition()
+
+        wait_until(is_met, what)
+
     def site(self, name: str, data: Path, address: str, *options: object, log: str = "") -> Program:
         command = fedwild("site", "--superlink", address, "--data", data, "--name", name, *options)
         return self.start([*command, "--folder", f"site-{name}", "--wait", "200"], log or f"site-{name}")

@@ -67,12 +67,12 @@ def test_killed_coordinator_is_resumed_and_strangers_are_rejected(tmp_path: Path
         command = fedwild("coordinate", config, "--listen", address, "--certificates", "keys", "--out", "run")
         first = programs.start(command, "coordinator")
         sites = {name: programs.site(name, files[name], address, *keys_of(tmp_path, name)) for name in ("a", "b")}
-        wait_until((tmp_path / "run" / "checkpoints" / "000001.safetensors").exists, "the first checkpoint")
+        programs.wait_until((tmp_path / "run" / "checkpoints" / "000001.safetensors").exists, "the first checkpoint")
         wait_for_end([*first.kill(), *sites["b"].kill()])
         # These wait for the coordinator; b is started after them, so they are rejected while the run waits for b.
         strangers = start_strangers(programs, tmp_path, files["a"], address)
         second = programs.start(fedwild("resume", "run"), "resumed")
-        wait_until(lambda: is_reachable("127.0.0.1", port), "the coordinator")
+        programs.wait_until(lambda: is_reachable("127.0.0.1", port), "the coordinator")
         programs.site("b", files["b"], address, *keys_of(tmp_path, "b"), log="site-b-restarted")
         assert_wrong_tls_is_rejected(tmp_path, files["a"], address)
         assert_only_sites_are_served(tmp_path, address)
@@ -123,14 +123,14 @@ def test_killed_site_returns_with_its_state_and_a_late_site_joins(tmp_path: Path
         programs.start(fedwild("coordinate", config, "--listen", address, "--out", run), "coordinator")
         programs.site("a", files["a"], address)
         site = programs.site("b", files["b"], address)
-        wait_until(run.exists, "the run folder")
+        programs.wait_until(run.exists, "the run folder")
         late = programs.site("c", files["c"], address)
         site.wait_for("round 2 (train): training")
         wait_for_end(site.kill())
         # Round 2 ends once b is back, so c takes part in round 3 at the latest.
         late.wait_for("name and classes")
         programs.site("b", files["b"], address, log="site-b-restarted")
-        wait_until(lambda: len(clients_in(run, 2)) == 3, "three replies in round 3")
+        programs.wait_until(lambda: len(clients_in(run, 2)) == 3, "three replies in round 3")
     assert clients_in(run, 0) == {"a", "b"}
     assert clients_in(run, 1) - {"c"} == {"a"}
     assert [event["client"] for event in events_of(run, "client-failed")] == ["b"]
@@ -163,5 +163,5 @@ def test_plain_flower_programs_run_the_app_that_fedwild_writes(tmp_path: Path) -
         assert written.exit_code() == 0, written.output()
         started = programs.start(flower("flwr", "run", "app", "coordinator"), "flwr-run", **offline)
         assert started.exit_code() == 0, started.output()
-        wait_until((tmp_path / "run" / "result.json").exists, "the result")
+        programs.wait_until((tmp_path / "run" / "result.json").exists, "the result")
     assert model_bytes(tmp_path / "run") == local_model(tmp_path, config)

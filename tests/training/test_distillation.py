@@ -1,3 +1,5 @@
+"""Distillation: the loss by hand, and a student that learns a teacher's probabilities."""
+
 from __future__ import annotations
 
 import torch
@@ -13,7 +15,7 @@ from fedwild.training.loop import LocalTraining
 
 
 class BySign(Predictor):
-    """Class 0 where the first feature is positive, with a probability of nine tenths."""
+    """Gives class 0 a probability of 0.9 if the first feature is positive, else 0.1."""
 
     def predict(self, x: Tensor) -> Prediction:
         p = torch.where(x[:, :1] > 0, torch.tensor([0.9, 0.1]), torch.tensor([0.1, 0.9]))
@@ -55,7 +57,7 @@ def test_the_loss_is_the_divergence_from_the_target_of_each_sample() -> None:
     assert torch.allclose(value, (p * (p / q).log()).sum(dim=1).mean())
 
 
-def test_labels_of_the_public_samples_play_no_part() -> None:
+def test_labels_of_public_samples_are_ignored() -> None:
     students = [build("mlp", (3,), 2) for _ in range(2)]
     students[1].load_state_dict(students[0].state_dict())
     samples = public()

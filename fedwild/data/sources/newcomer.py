@@ -65,11 +65,11 @@ def _load(name: str, asked: DataSettings, progress: Progress | None) -> Raw:
         raise UserError(*(f"{where}: {problem.removeprefix('data.name = ')}" for problem in error.problems)) from error
 
 
-def check_names(newcomer: str, brought: Iterable[str], there: Iterable[str]) -> None:
+def check_names(newcomer: str, names: Iterable[str], known: Iterable[str]) -> None:
     """Reject invalid class names and names that differ only by case or spaces."""
-    known = {name.strip().casefold(): name for name in there}
-    seen = dict(known)
-    for name in brought:
+    by_plain_name = {name.strip().casefold(): name for name in known}
+    seen = dict(by_plain_name)
+    for name in names:
         if not name.strip() or not name.isprintable() or len(name) > MAX_CHARACTERS:
             raise UserError(
                 f"newcomer {newcomer!r}: class name {name[:MAX_CHARACTERS]!r} is not allowed: it must be one line with "
@@ -84,7 +84,7 @@ def check_names(newcomer: str, brought: Iterable[str], there: Iterable[str]) -> 
         other = seen.setdefault(plain, name)
         if other != name:
             advice = f"If they are the same class, use --label {quote(f'{name}={other}')}; otherwise rename it."
-            if plain not in known:
+            if plain not in by_plain_name:
                 advice = "Both are in its own data: merge or rename them there."
             raise UserError(
                 f"newcomer {newcomer!r}: class {name!r} differs from {other!r} only by case or spaces. {advice}"

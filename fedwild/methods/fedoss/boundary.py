@@ -14,7 +14,7 @@ from fedwild.methods.fedoss.heads import Bank
 from fedwild.methods.fedoss.inversion import perturb
 from fedwild.methods.fedoss.settings import BoundarySettings
 from fedwild.models import Network
-from fedwild.openset.adversarial import held_still
+from fedwild.openset.adversarial import frozen_model
 
 
 class BoundaryRule(ABC):
@@ -29,7 +29,7 @@ class BoundaryRule(ABC):
 
     def known_logits(self, model: Network, h: Tensor) -> Tensor:
         """Return the model's logits (n, K) over the known classes, without gradients."""
-        with held_still(model), torch.no_grad():
+        with frozen_model(model), torch.no_grad():
             return model.after(h, self.cut)[:, : self.bank.held.shape[1]]
 
 

@@ -129,13 +129,14 @@ def show_disputed(disputed: Disputed, classes: Sequence[str], section: str, titl
     if not len(samples):
         raise UserError(f"The clients' final heads do not disagree about any of {disputed.examined} samples.")
     images = to_images(samples)
-    captions = [f"{percent(share, 0)} correct" for share in disputed.agreement.tolist()]
+    found = zip(disputed.agreement.tolist(), disputed.samples.index.tolist(), strict=True)
+    captions = [f"{percent(share, 0)} correct, row {row}" for share, row in found]
     places = {classes[k]: torch.nonzero(samples.y == k).flatten() for k in samples.classes}
     return ImageExhibit(
         section,
         title,
-        "Training samples on which the clients' final personal heads are most divided, and the share of heads that "
-        f"classify each correctly. Found among {disputed.examined:,} samples.",
+        "Training samples on which the clients' final personal heads are most divided, the share of heads that "
+        f"classify each correctly, and its row in the training data. Found among {disputed.examined:,} samples.",
         rows={name: images[where] for name, where in places.items()},
         captions={name: [captions[i] for i in where.tolist()] for name, where in places.items()},
     )

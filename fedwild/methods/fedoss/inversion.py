@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from fedwild.methods.fedoss.settings import Away, PushSettings, StepUnit
 from fedwild.models import Network
-from fedwild.openset.adversarial import held_still
+from fedwild.openset.adversarial import frozen_model
 
 
 def invert(model: Network, h: Tensor, y: Tensor, cut: str, settings: PushSettings) -> Tensor:
@@ -23,7 +23,7 @@ def invert(model: Network, h: Tensor, y: Tensor, cut: str, settings: PushSetting
     start, moved = lengths(h), h.detach().clone()
     known = model.head.out_features - 1
     size, unit = settings.step_size, settings.step_unit
-    with held_still(model):
+    with frozen_model(model):
         for _ in range(settings.steps):
             moved.requires_grad_(True)
             logits = model.after(moved, cut)[:, :known]

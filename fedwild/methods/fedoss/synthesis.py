@@ -16,7 +16,7 @@ from fedwild.methods.fedoss.personal import PersonalTraining
 from fedwild.models import Network
 from fedwild.statistics import Moments, merge_by_class, moments_by_class
 from fedwild.training.objectives.balanced import with_shares
-from fedwild.training.objectives.proser import without
+from fedwild.training.objectives.proser import mask_class
 
 Recognise = Callable[[Network, Tensor, Tensor, torch.Generator], Tensor]
 """(model, activations h, labels y, random generator) -> mask (n,) of boundary samples."""
@@ -72,7 +72,7 @@ class Synthesis(PersonalTraining):
     def unknown_loss(self, logits: Tensor, near: Tensor) -> Tensor:
         """Return CE(f(x) without the class `near`, K + 1), or CE(f(x), K + 1) if nothing is masked (Eq. 13)."""
         target = torch.full_like(near, logits.shape[1] - 1)
-        return F.cross_entropy(without(logits, near) if self.masked else logits, target)
+        return F.cross_entropy(mask_class(logits, near) if self.masked else logits, target)
 
     def virtual(self, model: Network, h: Tensor, y: Tensor, draws: torch.Generator) -> list[Virtual]:
         """Return the samples of DUSS and FOSS for known activations h (n, ...)."""

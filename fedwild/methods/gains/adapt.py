@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
 from fedwild.aggregation.means import running_mean
-from fedwild.contract import Client, Draw, Replies, Server
-from fedwild.contract.task import copied
-from fedwild.core.payload import Payload
+from fedwild.contract import HEAD, Client, Draw, Groups, Payload, Replies, Server, copied
 from fedwild.methods.fedavg import AveragingRounds
-from fedwild.methods.gains.anti_forgetting import AntiForgetting, anchor_of
 from fedwild.methods.gains.probes import classifier_difference, feature_difference, probe_samples
 from fedwild.methods.gains.stage import Stage, members
 from fedwild.models import Network
-from fedwild.training.corrections import ClientCorrection
+from fedwild.training import ClientCorrection
 
 if TYPE_CHECKING:
     from fedwild.methods.gains.method import Gains
@@ -25,10 +25,6 @@ class Adapt(Stage, AveragingRounds):
 
     method: Gains
     params: Gains.Params
-
-    def __init__(self, name: str, rounds: int, method: Gains, stage: int) -> None:
-        AveragingRounds.__init__(self, name, rounds, method)
-        self.stage = stage
 
     def who(self, server: Server, present: Sequence[str], draw: Draw) -> Sequence[str]:
         newcomer, sources = self.newcomer(server), members(server, present)
@@ -46,9 +42,22 @@ class Adapt(Stage, AveragingRounds):
         correction = super().client_correction(client, model, payload)
         if client.name == payload.info["newcomer"] or not self.params.keep:
             return correction
-        anchor = anchor_of(client, payload, self.stage, self.method.outputs(len(client.classes)))
         new_rows = range(payload.info["known"], len(client.classes))
-        return AntiForgetting(correction, model, anchor, self.params.keep, new_rows)
+        return AntiForgetting(correction, model, self.anchor(client, payload), self.params.keep, new_rows)
+
+    def anchor(self, client: Client, payload: Payload) -> dict[str, Tensor]:
+        """Return W_n(0,0); the rows of new classes are those of the received model.
+
+        A client that missed the start of the stage keeps the first model that it receives in it.
+        """
+        if client.state.info.get("stage") != self.stage:
+            self.keep_anchor(client, payload)
+        model, anchor, known = payload.group("model"), client.state.group("anchor"), payload.info["known"]
+        for name in HEAD:
+            if name in anchor and len(anchor[name]) < len(model[name]):
+                new = model[name][known : known + len(model[name]) - len(anchor[name])]
+                anchor[name] = torch.cat([anchor[name][:known], new, anchor[name][known:]])
+        return anchor
 
     def merge(self, server: Server, replies: Replies) -> None:
         self.aggregate(server, replies)
@@ -78,8 +87,7 @@ class Adapt(Stage, AveragingRounds):
 
         If source clients have only old classes and the newcomer only new ones, each round's model favours one side.
         """
-        half = self.params.adapt_rounds // 2
-        count = server.step.round - half + 1
+        count = server.step.round - self.params.adapt_rounds // 2 + 1
         if self.params.tail == "last" or count < 1:
             return
         model, mean = server.state.group("model"), server.state.group("mean")
@@ -88,3 +96,41 @@ class Adapt(Stage, AveragingRounds):
         if server.step.round == self.params.adapt_rounds - 1:
             server.state.put("model", mean)
             server.state.drop("mean")
+
+
+class AntiForgetting(ClientCorrection):
+    """Adds the gradient of lambda ||W - W_n(0,0)||^2, 2 lambda (W - W_n(0,0)), to another correction (Eq. 8).
+
+    Rows of the head for classes that are new (`new_rows`) are free.
+    """
+
+    def __init__(
+        self,
+        inner: ClientCorrection,
+        model: Network,
+        anchor: Mapping[str, Tensor],
+        strength: float,
+        new_rows: Sequence[int],
+    ) -> None:
+        self.inner, self.strength, self.new_rows = inner, strength, list(new_rows)
+        named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self.parameters: list[Tensor] = list(named.values())
+        self.anchors = [anchor[name].to(parameter.device) for name, parameter in named.items()]
+        self.heads = [place for place, name in enumerate(named) if name in HEAD]
+
+    def penalty(self, x: Tensor, y: Tensor) -> Tensor | None:
+        return self.inner.penalty(x, y)
+
+    @torch.no_grad()
+    def before_step(self) -> None:
+        self.inner.before_step()
+        drift = torch._foreach_sub(self.parameters, self.anchors)
+        for place in self.heads:
+            drift[place][self.new_rows] = 0.0
+        for parameter, change in zip(self.parameters, drift, strict=True):
+            # The term applies to every weight, even if the loss of this batch does not depend on it.
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad.add_(change, alpha=2 * self.strength)
+
+    def after_training(self, steps: int, lr: float) -> Groups:
+        return self.inner.after_training(steps, lr)

@@ -6,33 +6,18 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from fedwild.contract import Client, Replies, Server
+from fedwild.contract import Client, Payload, Replies, Rng, Server
 from fedwild.core.errors import BadReply, UserError
-from fedwild.core.payload import Payload, check_like
-from fedwild.core.rng import Rng
 from fedwild.data import check_names
-from fedwild.methods.gains.anti_forgetting import keep_anchor
-from fedwild.methods.gains.probes import check_moments, class_moments, merge_moments, moments_spec
-from fedwild.methods.gains.shifts import (
-    MIN_SAMPLES,
-    Statistics,
-    check_statistics,
-    class_statistics,
-    client_shift,
-    mean_embeddings,
-    nearest_known,
-    nearest_shifts,
-    own_shift,
-    pooled_variance,
-    shared_classes,
-    shifts_between_sources,
-    upper_quantile,
-)
+from fedwild.methods.gains import shifts
+from fedwild.methods.gains.probes import check_moments, class_moments, merge_moments
 from fedwild.methods.gains.stage import Arrival, Stage
 from fedwild.models import Network
 
 MIN_INPUTS = 10
 """A client sends no mean of fewer inputs, whatever `min_count` is: the mean of one sample is that sample."""
+MAX_CLASSES = 1000
+"""A newcomer may not declare more classes."""
 
 
 class Declare(Stage):
@@ -55,7 +40,7 @@ class Declare(Stage):
         if client.name == payload.info["newcomer"]:
             return self.declare(model, client)
         if self.params.keep:
-            keep_anchor(client, payload, self.stage)
+            self.keep_anchor(client, payload)
         return self.describe(model, client, payload.info["probes"])
 
     def declare(self, model: Network, client: Client) -> Payload:
@@ -63,24 +48,19 @@ class Declare(Stage):
         # JSON sorts names, and the statistics must have the same order.
         names = sorted(client.labels)
         own = client.train_as(names)
-        reply = Payload(info={"samples": len(own), "labels": {name: client.labels[name] for name in names}})
-        reply.put("classes", class_statistics(model, own, len(names), MIN_SAMPLES).to_tensors())
-        return reply
+        statistics = shifts.class_statistics(model, own, len(names), shifts.MIN_SAMPLES)
+        info = {"samples": len(own), "labels": {name: client.labels[name] for name in names}}
+        return Payload.of(info, classes=statistics.to_tensors())
 
     def describe(self, model: Network, client: Client, probes: bool) -> Payload:
         """Return a source client's statistics of the known classes and, for `probes`, moments of its inputs."""
         count = len(client.classes)
-        train = class_statistics(model, client.train, count, self.params.min_count)
-        spread = own_shift(train, class_statistics(model, client.validation, count, MIN_SAMPLES))
-        reply = Payload(info={"samples": len(client.train), "own_shift": spread})
-        reply.put("classes", train.to_tensors())
+        train = shifts.class_statistics(model, client.train, count, self.params.min_count)
+        spread = shifts.own_shift(train, shifts.class_statistics(model, client.validation, count, shifts.MIN_SAMPLES))
+        reply = Payload.of({"samples": len(client.train), "own_shift": spread}, classes=train.to_tensors())
         if probes:
             reply.put("moments", class_moments(client.train, count, max(MIN_INPUTS, self.params.min_count)))
         return reply
-
-    def check(self, server: Server, reply: Payload) -> None:
-        super().check(server, reply)
-        check_declaration(server, reply)
 
     def merge(self, server: Server, replies: Replies) -> None:
         newcomer, info = self.newcomer(server), server.state.info
@@ -112,67 +92,52 @@ class Declare(Stage):
     def compare(self, server: Server, replies: Replies, labels: Sequence[str], arrival: Arrival) -> Arrival:
         """Return the record with S of the newcomer, its limit T_D, and the nearest known classes."""
         newcomer, known, p = self.newcomer(server), server.classes.names, self.params
-        sources = SourceStatistics(replies, newcomer)
-        own = next(Statistics.from_tensors(r.payload.group("classes")) for r in replies if r.client == newcomer)
-        variance = pooled_variance(sources, len(known))
-        nearest = nearest_shifts(own, sources, variance)
-        between = p.yardstick == "between"
-        usual = shifts_between_sources(sources, variance) if between else own_shifts(replies)
-        server.state.put("means", {"known": mean_embeddings(sources, len(known), own.mean.shape[1])})
+
+        def sources() -> Iterator[shifts.Statistics]:
+            """Yield the statistics of each source client, one in memory at a time."""
+            for reply in replies:
+                # A reply that declares classes does not count, whoever sent it: they are not the federation's.
+                if not reply.payload.info.get("labels"):
+                    yield shifts.Statistics.from_tensors(reply.payload.group("classes"))
+
+        own = next(shifts.Statistics.from_tensors(r.payload.group("classes")) for r in replies if r.client == newcomer)
+        variance = shifts.pooled_variance(sources(), len(known))
+        nearest = shifts.nearest_shifts(own, sources(), variance)
+        if p.yardstick == "between":
+            usual = shifts.shifts_between_sources(sources(), variance)
+        else:
+            infos = [reply.payload.info for reply in replies]
+            usual = [float(i["own_shift"]) for i in infos if not i.get("labels") and i.get("own_shift") is not None]
+        server.state.put("means", {"known": shifts.mean_embeddings(sources(), len(known), own.mean.shape[1])})
+        same = {c: known.index(name) for c, name in enumerate(labels) if name in known}
         return replace(
             arrival,
-            shift=client_shift(own, nearest, shared_classes(labels, known)),
-            limit=max(p.least_shift, p.times * upper_quantile(usual)),
-            alike=nearest_known(own, nearest, labels, known, p.min_count),
+            shift=shifts.client_shift(own, nearest, same),
+            limit=max(p.least_shift, p.times * shifts.upper_quantile(usual)),
+            alike=shifts.nearest_known(own, nearest, labels, known, p.min_count),
         )
 
-
-MAX_CLASSES = 1000
-"""A newcomer may not declare more classes."""
-
-
-class SourceStatistics:
-    """The class statistics of all source clients, read one at a time on every pass.
-
-    A reply that declares classes does not count, whoever sent it: its statistics are not of the federation's classes.
-    """
-
-    def __init__(self, replies: Replies, newcomer: str) -> None:
-        self._replies, self._newcomer = replies, newcomer
-
-    def __iter__(self) -> Iterator[Statistics]:
-        for reply in self._replies:
-            if reply.client != self._newcomer and not reply.payload.info.get("labels"):
-                yield Statistics.from_tensors(reply.payload.group("classes"))
-
-
-def own_shifts(replies: Replies) -> list[float]:
-    """Return the shift between held-out and training samples of each source client that sent one."""
-    sent = [reply.payload.info.get("own_shift") for reply in replies if not reply.payload.info.get("labels")]
-    return [float(value) for value in sent if value is not None]
-
-
-def check_declaration(server: Server, reply: Payload) -> None:
-    """Reject invalid class names, and counts or statistics that are inconsistent."""
-    samples, moments = reply.info["samples"], reply.group("moments")
-    if moments:
-        check_like(moments, moments_spec(len(server.classes), server.task.input_shape), "moments")
-        check_moments(moments, samples)
-    spread = reply.info.get("own_shift")
-    is_number = isinstance(spread, (int, float)) and not isinstance(spread, bool) and math.isfinite(spread)
-    if spread is not None and not is_number:
-        raise BadReply(f"info 'own_shift' is {str(spread)[:40]}, expected a finite number")
-    labels = reply.info.get("labels", {})
-    if not isinstance(labels, dict) or len(labels) > MAX_CLASSES:
-        raise BadReply(f"info 'labels' must be a table of at most {MAX_CLASSES} classes")
-    for name, count in labels.items():
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise BadReply(f"class {name!r} has {str(count)[:40]} samples, expected a whole number of at least 1")
-    if labels and sum(labels.values()) != samples:
-        raise BadReply(f"the counts in info 'labels' do not add up to info 'samples' = {samples}")
-    width = server.state.group("model")["head.weight"].shape[1]
-    check_statistics(reply.group("classes"), len(labels) or len(server.classes), width, samples)
-    try:
-        check_names("this client", labels, server.classes.names)
-    except UserError as problem:
-        raise BadReply(str(problem)) from problem
+    def check(self, server: Server, reply: Payload) -> None:
+        """Reject invalid class names, and counts or statistics that are inconsistent."""
+        super().check(server, reply)
+        samples, moments, known = reply.info["samples"], reply.group("moments"), len(server.classes)
+        if moments:
+            check_moments(moments, known, server.task.input_shape, samples)
+        spread = reply.info.get("own_shift")
+        is_number = isinstance(spread, (int, float)) and not isinstance(spread, bool) and math.isfinite(spread)
+        if spread is not None and not is_number:
+            raise BadReply(f"info 'own_shift' is {str(spread)[:40]}, expected a finite number")
+        labels = reply.info.get("labels", {})
+        if not isinstance(labels, dict) or len(labels) > MAX_CLASSES:
+            raise BadReply(f"info 'labels' must be a table of at most {MAX_CLASSES} classes")
+        for name, count in labels.items():
+            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                raise BadReply(f"class {name!r} has {str(count)[:40]} samples, expected a whole number of at least 1")
+        if labels and sum(labels.values()) != samples:
+            raise BadReply(f"the counts in info 'labels' do not add up to info 'samples' = {samples}")
+        width = server.state.group("model")["head.weight"].shape[1]
+        shifts.check_statistics(reply.group("classes"), len(labels) or known, width, samples)
+        try:
+            check_names("this client", labels, server.classes.names)
+        except UserError as problem:
+            raise BadReply(str(problem)) from problem

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedwild.contract import CurveExhibit, Exhibit, Record, TableExhibit
 from fedwild.core.text import count, percent
-from fedwild.methods.gains.evidence import BRINGS
+from fedwild.methods.gains.discover import BRINGS
 
 SECTION = "Newcomers"
 MAX_LINES = 8
@@ -42,10 +42,8 @@ def judgement_table(event: Mapping[str, Any]) -> TableExhibit:
     forgotten = event["forgotten"]
     if forgotten is None:
         text = "Without validation samples, it is not known how much source clients forgot."
-    elif forgotten > 0:
-        text = f"Validation accuracy. Source clients forgot {percent(forgotten)}."
     else:
-        text = "Validation accuracy. Source clients forgot nothing."
+        text = f"Validation accuracy. Source clients forgot {percent(forgotten) if forgotten > 0 else 'nothing'}."
     if event["refused"]:
         text += f" This exceeds the limit, so the federation was restored without {event['client']}."
     return TableExhibit(SECTION, "Before and after", text, ("clients", "samples", "before", "now"), rows)
@@ -58,11 +56,9 @@ def weight_curves(events: Sequence[Mapping[str, Any]], part: str) -> CurveExhibi
         {name for weights in rounds.values() for name in weights},
         key=lambda name: -sum(weights.get(name) or 0.0 for weights in rounds.values()),
     )
-    shown = names if len(names) <= MAX_LINES else names[: MAX_LINES - 1]
-    lines = {
-        name: [(x, weights[name]) for x, weights in rounds.items() if weights.get(name) is not None] for name in shown
-    }
-    rest = names[len(shown) :]
+    most = len(names) if len(names) <= MAX_LINES else MAX_LINES - 1
+    shown, rest = names[:most], names[most:]
+    lines = {n: [(x, weights[n]) for x, weights in rounds.items() if weights.get(n) is not None] for n in shown}
     if rest:
         others = [(x, sum(weights.get(name) or 0.0 for name in rest)) for x, weights in rounds.items()]
         lines[count(len(rest), "other client")] = others

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from fedwild.contract import Server
-from fedwild.contract.initial import HEAD
+from fedwild.contract import HEAD, Rng, Server
 from fedwild.core.errors import BadReply
-from fedwild.core.rng import Rng
+from fedwild.core.payload import check_like
 from fedwild.data.samples import Samples
 from fedwild.models import Network
 from fedwild.models.inference import INFERENCE_BATCH
@@ -25,20 +24,18 @@ NOISE = 0.3
 
 
 def probe_samples(server: Server, stage: int, count: int) -> Tensor:
-    """Return the probes (P, *input_shape) of a stage, the same in every round: public, drawn, or uniform noise."""
+    """Return the probes (P, *input_shape) of a stage, the same in every round.
+
+    They are at most `count` public samples, chosen at random, or drawn from moments, or uniform noise without any.
+    """
     generator = Rng(server.rng.seed).torch(f"probes of stage {stage}")
     if server.public is not None:
-        return choose_public(server.public, count, generator)
+        chosen = torch.randperm(len(server.public), generator=generator)[:count].sort().values
+        return server.public.take(chosen).all()[0]
     moments = server.state.group("moments")
     if moments:
         return draw_probes(moments, count, generator)
     return torch.rand((count, *server.task.input_shape), generator=generator)
-
-
-def choose_public(public: Samples, count: int, generator: torch.Generator) -> Tensor:
-    """Return at most `count` public samples (P, *input_shape), chosen at random."""
-    chosen = torch.randperm(len(public), generator=generator)[:count].sort().values
-    return public.take(chosen).all()[0]
 
 
 def class_moments(samples: Samples, classes: int, at_least: int) -> dict[str, Tensor]:
@@ -62,14 +59,10 @@ def class_moments(samples: Samples, classes: int, at_least: int) -> dict[str, Te
     }
 
 
-def moments_spec(classes: int, shape: tuple[int, ...]) -> dict[str, Tensor]:
-    """Return names, shapes and types of `class_moments`."""
-    moment = torch.empty((classes, *shape), device="meta")
-    return {"mean": moment, "square": moment, "count": torch.empty(classes, dtype=torch.int64, device="meta")}
-
-
-def check_moments(moments: Mapping[str, Tensor], samples: int) -> None:
-    """Reject moments that no `samples` samples can have."""
+def check_moments(moments: Mapping[str, Tensor], classes: int, shape: tuple[int, ...], samples: int) -> None:
+    """Reject moments of other shapes or types than those of `class_moments`, or that no `samples` samples can have."""
+    moment, counts = torch.empty((classes, *shape), device="meta"), torch.empty(classes, dtype=torch.int64)
+    check_like(moments, {"mean": moment, "square": moment, "count": counts}, "moments")
     counts = moments["count"]
     if bool((counts < 0).any()) or int(counts.sum()) > samples:
         raise BadReply(f"class counts {counts.tolist()[:10]} do not fit {samples} samples")

@@ -40,19 +40,14 @@ class Statistics:
 
     def to_tensors(self) -> dict[str, Tensor]:
         """Return the group of a payload."""
-        return {
-            "count": torch.as_tensor(self.count),
-            "mean": torch.as_tensor(self.mean).float(),
-            "variance": torch.as_tensor(self.variance).float(),
-        }
+        mean, variance = (torch.as_tensor(array).float() for array in (self.mean, self.variance))
+        return {"count": torch.as_tensor(self.count), "mean": mean, "variance": variance}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Statistics:
-        """Return the statistics in a payload's group."""
-        return cls(*(tensors[name].numpy().astype(kind) for name, kind in _TYPES.items()))
-
-
-_TYPES = {"count": np.int64, "mean": np.float64, "variance": np.float64}
+        """Return a copy of the statistics in a payload's group."""
+        mean, variance = (tensors[name].double().numpy() for name in ("mean", "variance"))
+        return cls(tensors["count"].numpy().copy(), mean, variance)
 
 
 @torch.inference_mode()
@@ -135,12 +130,9 @@ def own_shift(train: Statistics, held_out: Statistics) -> float | None:
 
 def shifts_between_sources(sources: Iterable[Statistics], variance: np.ndarray) -> list[float]:
     """Return S of every source client from all others, without clients that have no class in common with others."""
-    held = list(sources)
-    same = {c: c for c in range(len(variance))}
-    found = []
-    for place, own in enumerate(held):
-        others = held[:place] + held[place + 1 :]
-        found.append(client_shift(own, nearest_shifts(own, others, variance), same))
+    held, same = list(sources), {c: c for c in range(len(variance))}
+    others = [held[:place] + held[place + 1 :] for place in range(len(held))]
+    found = [client_shift(a, nearest_shifts(a, b, variance), same) for a, b in zip(held, others, strict=True)]
     return [value for value in found if not np.isnan(value)]
 
 
@@ -157,11 +149,6 @@ def mean_embeddings(sources: Iterable[Statistics], classes: int, width: int) -> 
         total += source.count[:, None] * source.mean
     present = count > 0
     return torch.as_tensor(total[present] / count[present, None]).float()
-
-
-def shared_classes(labels: Sequence[str], known: Sequence[str]) -> dict[int, int]:
-    """Return, by position, the client's classes that the federation knows, with their positions there."""
-    return {c: known.index(name) for c, name in enumerate(labels) if name in known}
 
 
 def nearest_known(

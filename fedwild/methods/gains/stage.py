@@ -10,113 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from fedwild.contract import Draw, Initial, Phase, Reply, Server
-from fedwild.contract.task import weights_of
+from fedwild.contract import Client, Draw, Initial, Payload, Phase, Reply, Server, weights_of
 from fedwild.core.classes import ClassEntry, ClassRegistry
-from fedwild.methods.gains.contributions import average_new_rows, class_model, client_weights, domain_model
+from fedwild.methods.gains.contributions import class_model, client_weights, domain_model
 from fedwild.methods.gains.probes import embed_probes
 
 if TYPE_CHECKING:
     from fedwild.methods.gains.method import Gains
-
-
-def members(server: Server, present: Sequence[str]) -> list[str]:
-    """Return the clients present that are members: all but the newcomers that have not been welcomed."""
-    outside = set(server.newcomers) - set(server.state.info.get("welcomed", []))
-    return [name for name in present if name not in outside]
-
-
-class Stage(Phase):
-    """A phase of a stage: the rounds in which one newcomer is welcomed."""
-
-    def __init__(self, name: str, rounds: int, method: Gains, stage: int) -> None:
-        super().__init__(name, rounds)
-        self.method, self.params, self.stage = method, method.params, stage
-
-    def wants(self, server: Server) -> bool:
-        """Whether the newcomer brings something to adapt to."""
-        return Arrival.of(server).kind in ("domain", "classes")
-
-    def who(self, server: Server, present: Sequence[str], draw: Draw) -> Sequence[str]:
-        """Return all members and the newcomer, or nobody if the newcomer is absent."""
-        newcomer = self.newcomer(server)
-        return sorted([*members(server, present), newcomer]) if newcomer in present else []
-
-    def newcomer(self, server: Server) -> str:
-        """Return the newcomer of this stage."""
-        return server.newcomers[self.stage - 1]
-
-    def about(self, server: Server) -> dict[str, str | int]:
-        """Return the JSON part of a request: the newcomer, and the number of classes before it came."""
-        return {"newcomer": self.newcomer(server), "known": Arrival.of(server).known}
-
-    # --- models -------------------------------------------------------------------------------------------
-
-    def refit(self, server: Server, weights: Mapping[str, Tensor], classes: ClassRegistry) -> dict[str, Tensor]:
-        """Return weights whose head is for `classes` with a head for the server's classes; new rows are random."""
-        fresh = weights_of(server.task.build(self.method.outputs(len(server.classes)), server.rng, self.method.bias))
-        return Initial(dict(weights), classes, "before").onto(fresh, server.classes.names)
-
-    def embed(self, server: Server, weights: Mapping[str, Tensor], probes: Tensor) -> Tensor:
-        """Return a model's embeddings (P, d) of the probes."""
-        model = server.task.network(weights, len(weights["head.weight"]), self.method.bias, slot="probed")
-        return embed_probes(model, probes)
-
-    def combine(
-        self,
-        server: Server,
-        replies: Iterable[Reply],
-        diff_f: Mapping[str, float],
-        diff_c: Mapping[str, float],
-        sources: int,
-    ) -> None:
-        """Make the joint model from the models of all clients (Eq. 2-7), and log their weights.
-
-        diff_f, diff_c: differences between each source client's model and the newcomer's. sources: number of clients
-        that stand behind them.
-        """
-        newcomer, arrival, p = self.newcomer(server), Arrival.of(server), self.params
-        sizes = {reply.client: reply.samples for reply in replies}
-        by_samples, released = p.sources == "samples", p.target_weight == "released"
-        encoder = client_weights(diff_f, sizes, newcomer, by_samples, sources if released else None)
-        if arrival.kind == "domain":
-            classifier = client_weights(diff_c, sizes, newcomer, by_samples, sources if released else None)
-            model = domain_model(replies, encoder, classifier)
-            server.finding("weights", encoder=encoder, classifier=classifier)
-        else:
-            new = range(arrival.known, len(server.classes))
-            model = class_model(replies, encoder, newcomer, new)
-            if p.new_rows == "both":
-                model = average_new_rows(model, replies, newcomer, new)
-            server.finding("weights", encoder=encoder)
-        if all(bool(torch.isfinite(tensor).all()) for tensor in model.values() if tensor.is_floating_point()):
-            server.state.put("model", model)
-        else:
-            server.note("the joint model has NaN or infinite weights: the model does not change in this round")
-
-    # --- the end of a stage ---------------------------------------------------------------------------------
-
-    def admit(self, server: Server) -> None:
-        """Make the newcomer a member, and drop what only this stage needed."""
-        info = server.state.info
-        info["welcomed"] = [*info.get("welcomed", []), self.newcomer(server)]
-        Arrival("welcomed").store(server)
-        for group in ("before", "moments", "means", "mean"):
-            server.state.drop(group)
-
-    def exclude(self, server: Server) -> None:
-        """Record that the newcomer, though it may be present, is not a member."""
-        info = server.state.info
-        info["outside"] = [*info.get("outside", []), self.newcomer(server)]
-
-    def restore(self, server: Server, kind: Status) -> None:
-        """Restore classes and state from before the newcomer came, bit for bit."""
-        arrival = Arrival.of(server)
-        server.classes = arrival.classes()
-        server.state.tensors = server.state.group("before")
-        server.state.info = dict(arrival.info)
-        Arrival(kind).store(server)
-
 
 Kind = Literal["nothing", "domain", "classes"]
 """What a newcomer brings."""
@@ -150,11 +50,16 @@ class Arrival:
     @classmethod
     def of(cls, server: Server) -> Arrival:
         """Return the record in the server's state."""
-        return cls.from_json(server.state.info["arrival"])
+        row = server.state.info["arrival"]
+        if row["kind"] not in ACTIVE:
+            return cls(row["kind"])
+        before = tuple(ClassRegistry.from_json(row["before"]).entries)
+        alike = {name: (known, shift) for name, (known, shift) in row["alike"].items()}
+        return cls(**{**row, "before": before, "declared": tuple(row["declared"]), "alike": alike})
 
     def store(self, server: Server) -> None:
-        """Put this record into the server's state."""
-        server.state.info["arrival"] = self.to_json()
+        """Put this record into the server's state: all fields while the stage is active, then only the kind."""
+        server.state.info["arrival"] = asdict(self) if self.kind in ACTIVE else {"kind": self.kind}
 
     @property
     def known(self) -> int:
@@ -165,17 +70,100 @@ class Arrival:
         """Return a new registry with the classes before the newcomer came."""
         return ClassRegistry(list(self.before))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields while the stage is active, and only the kind once it is over."""
-        if self.kind not in ACTIVE:
-            return {"kind": self.kind}
-        return {**asdict(self), "before": self.classes().to_json(), "declared": list(self.declared)}
 
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Arrival:
-        """Return the record that `to_json` wrote."""
-        if row["kind"] not in ACTIVE:
-            return cls(row["kind"])
-        before = tuple(ClassRegistry.from_json(row["before"]).entries)
-        alike = {name: (known, shift) for name, (known, shift) in row["alike"].items()}
-        return cls(**{**row, "before": before, "declared": tuple(row["declared"]), "alike": alike})
+def members(server: Server, present: Sequence[str]) -> list[str]:
+    """Return the clients present that are members: all but the newcomers that have not been welcomed."""
+    outside = set(server.newcomers) - set(server.state.info.get("welcomed", []))
+    return [name for name in present if name not in outside]
+
+
+class Stage(Phase):
+    """A phase of a stage: the rounds in which one newcomer is welcomed."""
+
+    def __init__(self, name: str, rounds: int, method: Gains, stage: int) -> None:
+        Phase.__init__(self, name, rounds)
+        self.method, self.params, self.stage = method, method.params, stage
+        self.objective, self.correction = method.objective, method.correction
+
+    def wants(self, server: Server) -> bool:
+        """Whether the newcomer brings something to adapt to."""
+        return Arrival.of(server).kind in ("domain", "classes")
+
+    def who(self, server: Server, present: Sequence[str], draw: Draw) -> Sequence[str]:
+        """Return all members and the newcomer, or nobody if the newcomer is absent."""
+        newcomer = self.newcomer(server)
+        return sorted([*members(server, present), newcomer]) if newcomer in present else []
+
+    def newcomer(self, server: Server) -> str:
+        """Return the newcomer of this stage."""
+        return server.newcomers[self.stage - 1]
+
+    def about(self, server: Server) -> dict[str, str | int]:
+        """Return the JSON part of a request: the newcomer, and the number of classes before it came."""
+        return {"newcomer": self.newcomer(server), "known": Arrival.of(server).known}
+
+    def keep_anchor(self, client: Client, payload: Payload) -> None:
+        """Keep the model that a client received as its W_n(0,0) of this stage."""
+        client.state.put("anchor", payload.group("model"))
+        client.state.info["stage"] = self.stage
+
+    def refit(self, server: Server, weights: Mapping[str, Tensor], classes: ClassRegistry) -> dict[str, Tensor]:
+        """Return weights whose head is for `classes` with a head for the server's classes; new rows are random."""
+        fresh = weights_of(server.task.build(self.method.outputs(len(server.classes)), server.rng, self.method.bias))
+        return Initial(dict(weights), classes, "before").onto(fresh, server.classes.names)
+
+    def embed(self, server: Server, weights: Mapping[str, Tensor], probes: Tensor) -> Tensor:
+        """Return a model's embeddings (P, d) of the probes."""
+        model = server.task.network(weights, len(weights["head.weight"]), self.method.bias, slot="probed")
+        return embed_probes(model, probes)
+
+    def combine(
+        self,
+        server: Server,
+        replies: Iterable[Reply],
+        diff_f: Mapping[str, float],
+        diff_c: Mapping[str, float],
+        sources: int,
+    ) -> None:
+        """Make the joint model from the models of all clients (Eq. 2-7), and log their weights.
+
+        diff_f, diff_c: differences between each source client's model and the newcomer's. sources: number of clients
+        that stand behind them.
+        """
+        newcomer, arrival, p = self.newcomer(server), Arrival.of(server), self.params
+        sizes = {reply.client: reply.samples for reply in replies}
+        by_samples, target_weight = p.sources == "samples", sources if p.target_weight == "released" else None
+        encoder = client_weights(diff_f, sizes, newcomer, by_samples, target_weight)
+        if arrival.kind == "domain":
+            classifier = client_weights(diff_c, sizes, newcomer, by_samples, target_weight)
+            model = domain_model(replies, encoder, classifier)
+            server.finding("weights", encoder=encoder, classifier=classifier)
+        else:
+            new = range(arrival.known, len(server.classes))
+            model = class_model(replies, encoder, newcomer, new, halfway=p.new_rows == "both")
+            server.finding("weights", encoder=encoder)
+        if all(bool(torch.isfinite(tensor).all()) for tensor in model.values() if tensor.is_floating_point()):
+            server.state.put("model", model)
+        else:
+            server.note("the joint model has NaN or infinite weights: the model does not change in this round")
+
+    def admit(self, server: Server) -> None:
+        """Make the newcomer a member, and drop what only this stage needed."""
+        info = server.state.info
+        info["welcomed"] = [*info.get("welcomed", []), self.newcomer(server)]
+        Arrival("welcomed").store(server)
+        for group in ("before", "moments", "means", "mean"):
+            server.state.drop(group)
+
+    def exclude(self, server: Server) -> None:
+        """Record that the newcomer, though it may be present, is not a member."""
+        info = server.state.info
+        info["outside"] = [*info.get("outside", []), self.newcomer(server)]
+
+    def restore(self, server: Server, kind: Status) -> None:
+        """Restore classes and state from before the newcomer came, bit for bit."""
+        arrival = Arrival.of(server)
+        server.classes = arrival.classes()
+        server.state.tensors = server.state.group("before")
+        server.state.info = dict(arrival.info)
+        Arrival(kind).store(server)

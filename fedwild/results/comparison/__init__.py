@@ -1,4 +1,4 @@
-"""Runs side by side: one row for runs that differ in their seed only, and what their differences are worth."""
+"""Comparing runs: one row for runs that differ only in their seed, and tests of the differences between rows."""
 
 from fedwild.results.comparison.compared import Comparison, compare, comparison
 from fedwild.results.comparison.grouping import Group, labelled

@@ -1,4 +1,4 @@
-"""What must be said under a table so that nobody reads more into it than there is."""
+"""Notes below a table: what its marks mean, which runs it does not include, and where its rows are not comparable."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 from fedwild.results.comparison.grouping import Group, differing
 from fedwild.results.comparison.reading import FinishedRun
-from fedwild.results.comparison.significance import MIN_SAMPLES, LEVEL, Verdict
+from fedwild.results.comparison.significance import LEVEL, MIN_SAMPLES, TTest
 
 TRAINING_ONLY = {f"data.{key}" for key in ("validation", "unlabelled_known", "augment", "mean", "std", "train_samples")}
-"""Settings of the data that leave the test data as they are."""
-MOST = 5
+"""Settings of the data that do not change the test data."""
+MAX_NAMES = 5
 
 
-def verdict_notes(sign: str, tested: Iterable[tuple[str, Verdict | None]]) -> list[str]:
-    """What the sign means, by which tests; and which rows could not be tested. `tested` are rows' names and tests."""
+def significance_notes(sign: str, tested: Iterable[tuple[str, TTest | None]]) -> list[str]:
+    """Return what the sign means, by which tests, and which rows could not be tested; `tested` has rows and tests."""
     done = [(name, test) for name, test in tested if test is not None]
     kinds = list(dict.fromkeys(test.kind for _, test in done if test.p is not None))
     few = list(dict.fromkeys(name for name, test in done if test.p is None))
@@ -31,38 +31,39 @@ def verdict_notes(sign: str, tested: Iterable[tuple[str, Verdict | None]]) -> li
     return notes
 
 
-def left_out_note(unfinished: Sequence[Path]) -> str | None:
-    """Which runs are missing."""
-    return f"Unfinished and left out: {some(map(str, unfinished))}." if unfinished else None
+def unfinished_note(unfinished: Sequence[Path]) -> str | None:
+    """Return which runs are missing because they are unfinished."""
+    return f"Not included, because they are unfinished: {some(map(str, unfinished))}." if unfinished else None
 
 
 def repeated_note(repeated: Sequence[FinishedRun]) -> str | None:
-    """Which runs are there twice."""
+    """Return which runs repeat another one."""
     if not repeated:
         return None
-    return f"Left out, since another run has the same settings and seed: {some(str(run.path) for run in repeated)}."
+    paths = some(str(run.path) for run in repeated)
+    return f"Not included, because another run has the same settings and seed: {paths}."
 
 
 def other_settings_note(rows: Sequence[Group]) -> str | None:
-    """Differences that the rows' names do not tell."""
-    told = {key for row in rows for key in row.told}
-    silent = [key for key in differing(row.runs for row in rows) if key not in told]
-    return f"The rows also differ in {some(silent)}." if silent else None
+    """Return the differences that the row names do not show."""
+    named = {key for row in rows for key in row.named_by}
+    hidden = [key for key in differing(row.runs for row in rows) if key not in named]
+    return f"The rows also differ in {some(hidden)}." if hidden else None
 
 
 def data_note(rows: Sequence[Group]) -> str | None:
-    """Whether the rows are measured on the same test data."""
+    """Return a warning if the rows are measured on different test data."""
     settings = [key for key in differing(row.runs for row in rows) if key.startswith("data.")]
     measured = [key for key in settings if key not in TRAINING_ONLY]
     if measured:
         return f"The rows are not measured on the same test data: {some(measured)} differs."
-    if not settings and any(_other_data(rows[0], row) for row in rows[1:]):
+    if not settings and any(_has_other_data(rows[0], row) for row in rows[1:]):
         return "The rows are not measured on the same data: their fingerprints in run.json differ."
     return None
 
 
-def _other_data(one: Group, other: Group) -> bool:
-    """By fingerprints; of shared seeds, since some data depend on the seed."""
+def _has_other_data(one: Group, other: Group) -> bool:
+    """Return whether fingerprints differ, by shared seeds where there are any: some data depends on the seed."""
     shared = [seed for seed in one.runs if seed in other.runs]
     if shared:
         return any(one.runs[seed].data != other.runs[seed].data for seed in shared)
@@ -70,7 +71,7 @@ def _other_data(one: Group, other: Group) -> bool:
 
 
 def some(names: Iterable[str]) -> str:
-    """A few of the names, and how many more there are."""
+    """Return the first few names, and how many more there are."""
     every = list(names)
-    more = f" and {len(every) - MOST} more" if len(every) > MOST else ""
-    return ", ".join(every[:MOST]) + more
+    more = f" and {len(every) - MAX_NAMES} more" if len(every) > MAX_NAMES else ""
+    return ", ".join(every[:MAX_NAMES]) + more

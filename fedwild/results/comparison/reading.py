@@ -1,4 +1,4 @@
-"""Finished runs on disk: their settings and figures. Reads JSON only, so that hundreds are read at once."""
+"""The settings and figures of finished runs. Only JSON is read, so that hundreds of runs take a moment."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ COSTS = ("seconds", "bytes_up", "bytes_down")
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a comparison needs to know of a run."""
+    """What a comparison uses of a run."""
 
     path: Path
     seed: int
     settings: dict[str, Any]
-    """What decided the result, but for the seed: `section.key` = value."""
+    """The settings that the result depends on, without the seed: `section.key` = value."""
     data: str | None
-    """Fingerprint of its data."""
+    """The fingerprint of its data."""
     figures: dict[str, float | None]
-    """Every number of the result, None where it is not defined; those of a client or domain as `by.NAME.FIGURE`."""
+    """Every number of the result, None if undefined; those of a client or domain as `by.NAME.FIGURE`."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The runs at some places."""
+    """The runs in some folders."""
 
     finished: tuple[FinishedRun, ...]
     unfinished: tuple[Path, ...]
 
 
 def find_runs(places: Iterable[Path]) -> Found:
-    """The runs that the places are or hold, each once, in the order of places and then of settings."""
+    """Return the runs that the places are or contain, each once, ordered by place and then by settings."""
     finished: dict[Path, FinishedRun] = {}
     unfinished: dict[Path, Path] = {}
     for place in places:
         folders = list(run_folders(place))
         if not folders:
-            raise UserError(f"folder {str(place)!r} has no runs in it.")
+            raise UserError(f"folder {str(place)!r} contains no runs.")
         done = [folder for folder in folders if (folder / "result.json").exists()]
         unfinished |= {folder.resolve(): folder for folder in folders if folder not in done}
         for run in sorted(map(read_run, done), key=_order):
@@ -53,32 +53,32 @@ def find_runs(places: Iterable[Path]) -> Found:
 
 
 def run_folders(place: Path) -> Iterator[Path]:
-    """The place itself if it is a run folder; else all run folders below it."""
+    """Yield the place itself if it is a run folder, otherwise all run folders below it."""
     if not place.is_dir():
         raise UserError(f"run folder {str(place)!r} {'is not a folder' if place.exists() else 'does not exist'}.")
     for folder, inner, files in os.walk(place):
         if "run.json" in files:
             inner.clear()
             yield Path(folder)
-        # Hidden folders are runs that are being made.
+        # Hidden folders are runs that are being created.
         inner[:] = sorted(name for name in inner if not name.startswith("."))
 
 
 def read_run(folder: Path) -> FinishedRun:
-    """A finished run."""
+    """Return a finished run."""
     facts, result = _read(folder / "run.json"), _read(folder / "result.json")
     check_format(folder, facts)
     settings = facts.get("config")
     if not isinstance(settings, dict) or not isinstance(settings.get("seed"), int):
-        raise UserError(f"{str(folder / 'run.json')!r} does not say which settings the run had: it cannot be compared.")
+        raise UserError(f"{str(folder / 'run.json')!r} has no settings of the run: it cannot be compared.")
     by = result.get("by") or {}
     if not isinstance(result.get("metrics"), dict) or not isinstance(by, dict) or not _are_tables(by.values()):
-        raise UserError(f"{str(folder / 'result.json')!r} is damaged: delete it, then `fedwild resume {folder}`.")
+        raise UserError(f"{str(folder / 'result.json')!r} is damaged: delete it, then run `fedwild resume {folder}`.")
     return FinishedRun(folder, settings["seed"], _flat(settings), facts.get("data"), figures_of(result))
 
 
 def figures_of(result: dict[str, Any]) -> dict[str, float | None]:
-    """Every number of a result by name."""
+    """Return every number of a result by name."""
     plain = {key: result.get(key) for key in (*COSTS, "rounds", "clients") if key in result}
     by = {f"by.{who}.{key}": value for who, own in (result.get("by") or {}).items() for key, value in own.items()}
     return {key: value for key, value in {**result["metrics"], **plain, **by}.items() if _is_figure(value)}
@@ -89,7 +89,7 @@ def _are_tables(values: Iterable[Any]) -> bool:
 
 
 def _order(run: FinishedRun) -> tuple[Any, ...]:
-    """By settings, numbers by size; folders may be called anything."""
+    """Return a key that sorts runs by their settings, and numbers by size."""
     return [(key, *_rank(value)) for key, value in run.settings.items()], run.seed, run.path
 
 

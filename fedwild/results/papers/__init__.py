@@ -1,6 +1,6 @@
-"""The figures of the papers' tables as data, and what fedwild would run for each of them.
+"""The figures of the papers' tables as data, with the settings of the run that reproduces each of them.
 
-from fedwild import papers
+from fedwild.results import papers
 
 table = papers.table("fedov/table1").only({"data": "mnist", "partition": "c2"})
 for cell in table.cells:

@@ -1,4 +1,4 @@
-"""What a paper's table is: cells, each with the keys that say which one it is."""
+"""A paper's table: cells, each identified by its keys."""
 
 from __future__ import annotations
 
@@ -12,23 +12,19 @@ from fedwild.results.papers.measures import Measure
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure as printed, and the run that would give ours."""
+    """One printed figure, and the run that reproduces it."""
 
     keys: dict[str, str]
     value: float
     deviation: float | None
-    """What is printed after ±; the table's `spread` says what it is."""
+    """The number after ±; the table's `spread` says what it means."""
     unit: str
     measure: Measure | None
-    """How our figure is read off the run's result; None where a run has no such figure."""
+    """How to compute our figure from a run's result; None if a run has no such figure."""
     settings: dict[str, Any] | None
-    """For `fedwild.runs.config.resolve`; None where fedwild has no such run."""
+    """For `fedwild.runs.config.resolve`; None if fedwild has no such run."""
     waiting: str | None
-    """What is missing before the cell can be run here: 'method: ...', 'data: ...' or 'figure: ...'."""
-
-    @property
-    def runnable(self) -> bool:
-        return self.waiting is None
+    """What is missing to run the cell here: 'method: ...', 'data: ...' or 'figure: ...'."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +34,13 @@ class Table:
     paper: str
     id: str
     number: str
-    """The paper's own; '' where it has none."""
+    """The number in the paper; '' if it has none."""
     caption: str
     spread: str
     note: str
     cells: tuple[Cell, ...]
     illegible: tuple[dict[str, str], ...]
-    """Keys of figures that the paper has but that could not be read with certainty."""
+    """The keys of figures that could not be read with certainty."""
 
     @property
     def name(self) -> str:
@@ -52,11 +48,11 @@ class Table:
 
     @property
     def keys(self) -> dict[str, list[str]]:
-        """The values that each key takes, in the table's order."""
+        """The values of each key, in the table's order."""
         return {key: list(dict.fromkeys(cell.keys[key] for cell in self.cells)) for key in self.cells[0].keys}
 
     def only(self, wanted: Mapping[str, str]) -> Table:
-        """The table with those cells alone whose keys have these values."""
+        """Return the table with only the cells whose keys have these values."""
         keys = self.keys
         wrong: list[str] = []
         for key, value in wanted.items():
@@ -69,7 +65,7 @@ class Table:
         cells = tuple(cell for cell in self.cells if wanted.items() <= cell.keys.items())
         if not cells:
             asked = ", ".join(f"{key}={value}" for key, value in wanted.items())
-            raise UserError(f"{self.name} has no cell with {asked}: each of them exists, but not together.")
+            raise UserError(f"{self.name} has no cell with {asked}: each of these values exists, but not together.")
         illegible = tuple(cell for cell in self.illegible if wanted.items() <= cell.items())
         return replace(self, cells=cells, illegible=illegible)
 

@@ -1,4 +1,4 @@
-"""The text that holds a table's figures: a line per row, and one word per figure."""
+"""Reading the figures of a table: a line of text per row, and one word per figure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ ILLEGIBLE = "?"
 
 
 def figures_of(block: Mapping[str, Any]) -> Iterator[tuple[dict[str, str], str]]:
-    """Every figure's keys and its word.
+    """Yield the keys and the word of every figure.
 
-    `fixed` are keys of the whole block. A line has a value for each key of `rows`, then a figure for each combination
-    of the values in `columns`, of which the last key changes fastest.
+    `fixed` has the keys of the whole block. A line has a value for each key of `rows`, then a figure for each
+    combination of the values in `columns`; the last key changes fastest.
     """
     rows, columns = block.get("rows", []), block.get("columns", {})
     heads = [dict(zip(columns, values, strict=True)) for values in product(*columns.values())]
@@ -25,6 +25,6 @@ def figures_of(block: Mapping[str, Any]) -> Iterator[tuple[dict[str, str], str]]
 
 
 def value_and_deviation(figure: str) -> tuple[float, float | None]:
-    """`40.0±1.7`, or `40.0` alone."""
+    """Return the numbers of `40.0±1.7`, or of `40.0` alone."""
     value, plus_minus, deviation = figure.partition("±")
     return float(value), float(deviation) if plus_minus else None

@@ -1,15 +1,14 @@
-"""The papers' files, read.
+"""Reading the papers' files.
 
-Each paper is a folder: `paper.toml`, which names its tables in order, and a file for each of them. A table has one
-block of figures, or several under `blocks` (see `grid`). Paper, table and block may each say `settings`, `measure`,
-`unit` and `waiting` for all their cells. Under `keys` they say the same of cells where a key has a certain value, the
-settings being written right there. What is said later wins: table over paper, block over table, a key's value over all
-of them.
+Each paper is a folder: `paper.toml`, which names its tables in order, and a file for each table. A table has one
+block of figures, or several under `blocks` (see `grid`). Paper, table and block can each set `settings`, `measure`,
+`unit` and `waiting` for all their cells. Under `keys` they set the same for cells where a key has a certain value,
+with the settings inline. Later layers override earlier ones: paper, table, block, values of keys.
 """
 
 from __future__ import annotations
 
-import sys
+import tomllib
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -20,26 +19,21 @@ from fedwild.results.papers.composing import Layer, layers_of, measure_of, setti
 from fedwild.results.papers.grid import ILLEGIBLE, figures_of, value_and_deviation
 from fedwild.results.papers.missing import missing_data
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 NAMES = ("fedov", "fedpd", "fedoss", "gal", "gains")
 
 
 def papers() -> list[Paper]:
-    """All papers with all their tables; what is missing is looked up anew each time."""
+    """Return all papers with their tables; each call checks again which data is missing."""
     return [_paper(name) for name in NAMES]
 
 
 def tables() -> list[Table]:
-    """All tables of all papers."""
+    """Return all tables of all papers."""
     return [table for paper in papers() for table in paper.tables]
 
 
 def table(name: str) -> Table:
-    """One table, such as fedov/table1."""
+    """Return one table, such as fedov/table1."""
     names = {f"{paper}/{id}": (paper, id) for paper in NAMES for id in _read(paper, "paper")["tables"]}
     if name not in names:
         raise unknown_name("table", name, names)
@@ -52,23 +46,23 @@ def _read(paper: str, file: str) -> dict[str, Any]:
 
 
 def _paper(name: str) -> Paper:
-    said = _read(name, "paper")
+    file = _read(name, "paper")
     return Paper(
         id=name,
-        title=said["title"],
-        authors=said["authors"],
-        venue=said["venue"],
-        note=_paragraph(said.get("note", "")),
-        tables=tuple(_table(name, id) for id in said["tables"]),
+        title=file["title"],
+        authors=file["authors"],
+        venue=file["venue"],
+        note=_paragraph(file.get("note", "")),
+        tables=tuple(_table(name, id) for id in file["tables"]),
     )
 
 
 def _table(paper: str, id: str) -> Table:
-    above, said = _read(paper, "paper"), _read(paper, id)
+    above, file = _read(paper, "paper"), _read(paper, id)
     cells: list[Cell] = []
     illegible: list[dict[str, str]] = []
-    for block in said.get("blocks", [said]):
-        levels = [above, said] if block is said else [above, said, block]
+    for block in file.get("blocks", [file]):
+        levels = [above, file] if block is file else [above, file, block]
         for keys, figure in figures_of(block):
             if figure == ILLEGIBLE:
                 illegible.append(keys)
@@ -77,10 +71,10 @@ def _table(paper: str, id: str) -> Table:
     return Table(
         paper=paper,
         id=id,
-        number=said.get("number", ""),
-        caption=said["caption"],
-        spread=said.get("spread", above.get("spread", "")),
-        note=_paragraph(said.get("note", "")),
+        number=file.get("number", ""),
+        caption=file["caption"],
+        spread=file.get("spread", above.get("spread", "")),
+        note=_paragraph(file.get("note", "")),
         cells=tuple(cells),
         illegible=tuple(illegible),
     )
@@ -102,5 +96,5 @@ def _cell(keys: dict[str, str], figure: str, levels: list[Layer]) -> Cell:
 
 
 def _paragraph(text: str) -> str:
-    """Without the line breaks of the file."""
+    """Return text without the line breaks of the file."""
     return " ".join(text.split())

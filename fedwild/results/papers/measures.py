@@ -13,22 +13,22 @@ from fedwild.core.errors import unknown_name
 
 @dataclass(frozen=True)
 class Measure:
-    """Which figures of a run's result stand for the paper's, and how they become one number in its unit."""
+    """Which figures of a run's result correspond to the paper's figure, and how to combine them."""
 
     figures: tuple[str, ...]
     join: Literal["mean", "largest"] = "mean"
-    """Several figures become their mean, or the largest of those that the result has."""
+    """The mean of the figures, or the largest of those that the result has."""
     weights: tuple[float, ...] = ()
-    """Of the figures in their mean; without any, all count the same."""
+    """The weights of the figures in the mean; equal if empty."""
     part: str | None = None
-    """The domain or client whose figures count instead of the run's own."""
+    """The domain or client whose figures are used instead of those of the whole run."""
     over: Literal["mean", "deviation"] | None = None
-    """Mean, or sample standard deviation, over all domains or clients."""
+    """Whether to take the mean or the sample standard deviation over all domains or clients."""
     factor: float = 1.0
-    """Times this is in the paper's unit; 100 for per cent."""
+    """The factor that converts to the paper's unit; 100 for per cent."""
 
     def of(self, result: Mapping[str, Any]) -> float:
-        """The number for what `result.json` holds; nan where a figure is not defined."""
+        """Return the number for a `result.json`; NaN if a figure is undefined."""
         by: Mapping[str, Mapping[str, float | None]] = result["by"]
         if self.over is not None:
             return self.factor * _over(self.over, [self._joined(figures) for figures in by.values()])

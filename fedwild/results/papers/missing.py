@@ -1,4 +1,4 @@
-"""Which data a run would need that this machine does not have."""
+"""Which data of a run is missing on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedwild.data.sources.synthetic import is_synthetic
 
 
 def missing_data(settings: Mapping[str, Any]) -> str | None:
-    """What is not there, in words; None if everything is."""
+    """Return a text that names the missing data; None if all data is available."""
     data = settings.get("data", {})
     name = data.get("name", "digits")
     newcomers = [newcomer["name"] for newcomer in data.get("newcomers", {}).values()]
@@ -20,7 +20,7 @@ def missing_data(settings: Mapping[str, Any]) -> str | None:
 
 
 def is_missing(name: str) -> bool:
-    """Whether a data set is not on this machine."""
+    """Return whether a data set is missing on this machine."""
     return _why_missing(name) is not None
 
 
@@ -28,8 +28,8 @@ def _why_missing(name: str) -> str | None:
     if name == "digits" or is_synthetic(name):
         return None
     if name not in DATASETS:
-        return f"{name} is none of fedwild's data sets"
+        return f"{name} is not a data set of fedwild"
     if find_prepared(name) is not None:
         return None
-    way = f"fedwild data prepare {name}" if DATASETS[name].downloads else "to be put in place by hand"
+    way = f"fedwild data prepare {name}" if DATASETS[name].downloads else "no automatic download"
     return f"{name} is not on this machine ({way})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from fedwild.core.text import cut
 from fedwild.evaluation.progress import OnProgress, ignore_progress
 from fedwild.lifecycle.run import Run
 from fedwild.openset.metrics import confusion_matrix
-from fedwild.results.pictures.files import write_figure
 from fedwild.results.pictures.heat_map import HeatMap, draw_heat_map, new_figure
 from fedwild.results.pictures.shown_run import ShownRun
 from fedwild.results.pictures.style import add_title, styled
@@ -67,11 +65,6 @@ def confusion_figures(
     outcome = run.outcome(client, workers=workers, on_progress=on_progress)
     shown = ShownRun.of(run, client)
     return Confusion(shown, confusion_matrix(outcome.decision.numpy(), outcome.truth.numpy(), len(shown.known)))
-
-
-def write(confusion: Confusion, path: Path) -> None:
-    """Draw the matrix into a PNG, SVG or PDF file."""
-    write_figure(draw(confusion), path)
 
 
 @styled()

@@ -20,7 +20,7 @@ from fedwild.data import Dataset, DataSettings, samples_of
 from fedwild.lifecycle.run import Run
 from fedwild.models import Network
 from fedwild.openset.adversarial import enhance
-from fedwild.openset.outliers import OUTLIERS, SMALLEST_SIDE
+from fedwild.openset.outliers import OUTLIERS, MIN_SIDE
 from fedwild.results.pictures.sheet import MAX_CAPTION, Pixels, Sheet, pixels
 from fedwild.training.objectives.outlier_aware import OutlierAware
 
@@ -153,10 +153,10 @@ def describe_row(columns: Sequence[Column], number: int) -> dict[str, Any]:
 def check_images(dataset: Dataset) -> None:
     """Raise `UserError` for data from which no outliers can be made."""
     shape = dataset.input_shape
-    if len(shape) < 3 or min(shape[-2:]) < SMALLEST_SIDE:
+    if len(shape) < 3 or min(shape[-2:]) < MIN_SIDE:
         raise UserError(
             f"data.name = {dataset.name!r} cannot be shown: outliers are made of images or volumes with sides of at "
-            f"least {SMALLEST_SIDE} pixels, not of samples of shape {shape}."
+            f"least {MIN_SIDE} pixels, not of samples of shape {shape}."
         )
 
 

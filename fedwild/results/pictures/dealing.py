@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from rich.text import Text
 from fedwild.core.text import count, cut
 from fedwild.data.dataset import Dataset
 from fedwild.data.split import Split
-from fedwild.results.pictures.files import write_figure
 from fedwild.results.pictures.heat_map import HeatMap, draw_heat_map, new_figure
 from fedwild.results.pictures.style import add_title, styled
 
@@ -75,7 +73,7 @@ def described(dataset: Dataset, split: Split) -> dict[str, Any]:
         "novel": list(split.novel),
         "unknown": list(split.unknown),
         "newcomers": list(split.newcomers),
-        "brought": dict(split.brought),
+        "brought": dict(split.newcomer_classes),
         "counts": class_counts(dataset, split).tolist(),
         "samples": {
             client.name: {part: len(getattr(client, part)) for part in ("train", "validation", "unlabelled", "test")}
@@ -108,11 +106,6 @@ def terminal_picture(dataset: Dataset, split: Split, width: int = 100) -> Group:
     if grid.counts.shape != whole.counts.shape:
         lines.append("Neighbouring clients or classes are added up to fit.")
     return Group(table, *(Text(line, style="dim") for line in lines))
-
-
-def write(dataset: Dataset, split: Split, path: Path) -> None:
-    """Draw the counts into a PNG, SVG or PDF file."""
-    write_figure(draw(dataset, split), path)
 
 
 @styled()
@@ -158,10 +151,11 @@ def summary(grid: Grid, split: Split) -> str:
     """Return the counts in one line; "?" marks classes whose labels no client sees, "+" those of newcomers."""
     sizes, held = grid.counts.sum(axis=1), (grid.counts > 0).sum(axis=1)
     classes = count(len(grid.columns), "class", "classes")
+    brought = f", {len(split.newcomer_classes)} brought (+)" if split.newcomer_classes else ""
     return (
         f"{count(len(grid.rows), 'client')}, {count(int(sizes.sum()), 'sample')}; "
         f"per client {sizes.min()} to {sizes.max()} "
         f"(median {int(np.median(sizes))}), {held.min()} to {held.max()} of {classes}; "
         f"{len(split.known)} known, {len(split.novel)} novel{' (?)' if split.novel else ''}, "
-        f"{len(split.unknown)} unknown{f', {len(split.brought)} brought (+)' if split.brought else ''}"
+        f"{len(split.unknown)} unknown{brought}"
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,8 +46,6 @@ DIGITS = 4
 MAX_HEIGHT, GAP, SECTION = 60.0, 0.25, 0.4
 CURVE_WIDTH, CURVE_HEIGHT = 5.0, 2.6
 BAR_WIDTH, BAR_HEIGHT = 5.0, 0.22
-
-E = TypeVar("E", bound=Exhibit)
 
 
 def figures(run: Run, section: str | None = None, titles: Iterable[str] = ()) -> list[dict[str, Any]]:
@@ -104,220 +101,167 @@ def draw(exhibits: Sequence[Exhibit]) -> Figure:
     from matplotlib.figure import Figure
 
     blocks = blocks_of(exhibits)
-    total = sum(block.height for block in blocks)
+    top = total = sum(block.height for block in blocks)
     figure = Figure(figsize=(WIDTH, total))
-    top = total
     for block in blocks:
         if block.is_first:
             figure.text(0, top / total, label(block.exhibit.section, 80), fontsize=LARGE + 3, va="top")
-        width, height = block.size
+        width, height = block.body.size
         bottom = top - block.above - height
         axes = figure.add_axes((0, bottom / total, width / WIDTH, height / total))
-        block.draw(axes)
+        block.body.draw(axes)
         add_title(axes, label(block.exhibit.title, 80), block.exhibit.text)
         top -= block.height
     return figure
 
 
-def blocks_of(exhibits: Sequence[Exhibit]) -> list[Block[Any]]:
-    sections = [None, *(exhibit.section for exhibit in exhibits)]
-    return [block_of(one, one.section != before) for one, before in zip(exhibits, sections, strict=False)]
+@dataclass(frozen=True)
+class Body:
+    """What an exhibit shows below its title. Sizes are in inches."""
 
-
-def block_of(exhibit: Exhibit, is_first: bool) -> Block[Any]:
-    return next((kind for shown, kind in KINDS.items() if isinstance(exhibit, shown)), Words)(exhibit, is_first)
+    size: tuple[float, float]
+    """Width and height of the axes."""
+    draw: Callable[[Axes], object]
+    below: float = 0.0
+    """The height of names below the axes."""
 
 
 @dataclass(frozen=True)
-class Block(ABC, Generic[E]):
-    """The part of a figure that shows one exhibit. Sizes are in inches."""
+class Block:
+    """The part of a figure that shows one exhibit."""
 
-    exhibit: E
+    exhibit: Exhibit
+    body: Body
     is_first: bool
     """Whether it is the first of its section, so that a heading stands above it."""
 
     @property
-    @abstractmethod
-    def size(self) -> tuple[float, float]:
-        """Width and height of the axes."""
-
-    @property
     def above(self) -> float:
-        """The height of titles above the axes."""
+        """The height of titles above the axes, in inches."""
         return title_height(self.exhibit.text) + SECTION * self.is_first
 
     @property
-    def below(self) -> float:
-        """The height of names below the axes."""
-        return 0.0
-
-    @property
     def height(self) -> float:
-        return self.above + self.size[1] + self.below + GAP
-
-    @abstractmethod
-    def draw(self, axes: Axes) -> None:
-        """Draw the exhibit, without its title."""
+        return self.above + self.body.size[1] + self.body.below + GAP
 
 
-class Words(Block[Exhibit]):
-    """An exhibit that is its text alone."""
+def blocks_of(exhibits: Sequence[Exhibit]) -> list[Block]:
+    sections = [None, *(exhibit.section for exhibit in exhibits)]
+    return [Block(one, body_of(one), one.section != before) for one, before in zip(exhibits, sections, strict=False)]
 
-    @property
-    def size(self) -> tuple[float, float]:
-        return WIDTH, 0.01
 
-    def draw(self, axes: Axes) -> None:
+def body_of(exhibit: Exhibit) -> Body:
+    match exhibit:
+        case TableExhibit():
+            return table_body(exhibit)
+        case CurveExhibit():
+            return Body((CURVE_WIDTH, CURVE_HEIGHT), partial(draw_curve, exhibit), below=3 * LINE)
+        case BarExhibit():
+            return Body((BAR_WIDTH, len(exhibit.bars) * BAR_HEIGHT), partial(draw_bars, exhibit))
+        case ImageExhibit():
+            return image_body(exhibit)
+        case MapExhibit():
+            table = heat_map_of(exhibit)
+            return Body(table.size, partial(draw_map, table), table.below)
+        case _:
+            return Body((WIDTH, 0.01), lambda axes: axes.axis("off"))
+
+
+def table_body(exhibit: TableExhibit) -> Body:
+    """Return rows of text below a bold header; numbers are aligned to the right."""
+    cells = [[label(str(cell), 40) for cell in row] for row in (exhibit.header, *exhibit.rows)]
+    columns = list(zip(*cells, strict=True))
+    widths = [max(map(len, column)) * CHARACTER + 0.2 for column in columns]
+
+    def draw(axes: Axes) -> None:
         axes.axis("off")
-
-
-class TableBlock(Block[TableExhibit]):
-    """Rows of text below a bold header; numbers are aligned to the right."""
-
-    @cached_property
-    def cells(self) -> list[list[str]]:
-        return [[label(str(cell), 40) for cell in row] for row in (self.exhibit.header, *self.exhibit.rows)]
-
-    @cached_property
-    def widths(self) -> list[float]:
-        return [max(len(cell) for cell in column) * CHARACTER + 0.2 for column in zip(*self.cells, strict=True)]
-
-    @property
-    def size(self) -> tuple[float, float]:
-        return sum(self.widths), len(self.cells) * LINE * 1.3
-
-    def draw(self, axes: Axes) -> None:
-        axes.axis("off")
-        axes.set(xlim=(0, self.size[0]), ylim=(len(self.cells), 0))
+        axes.set(xlim=(0, sum(widths)), ylim=(len(cells), 0))
         axes.axhline(1, color=RULE, linewidth=0.8)
-        left = 0.0
-        for width, column in zip(self.widths, zip(*self.cells, strict=True), strict=True):
-            numeric = bool(column[1:]) and all(is_number(cell) for cell in column[1:])
-            x, align = (left + width - 0.2, "right") if numeric else (left, "left")
+        for left, width, column in zip(np.cumsum([0, *widths]), widths, columns, strict=False):
+            is_numeric = bool(column[1:]) and all(map(is_number, column[1:]))
+            x, align = (left + width - 0.2, "right") if is_numeric else (left, "left")
             for row, cell in enumerate(column):
                 weight = "normal" if row else "bold"
                 axes.text(x, row + 0.5, cell, fontsize=SMALL, ha=align, va="center_baseline", fontweight=weight)
-            left += width
+
+    return Body((sum(widths), len(cells) * LINE * 1.3), draw)
 
 
-class CurveBlock(Block[CurveExhibit]):
-    """Lines over a common axis, told apart by colour and line style."""
+def draw_curve(exhibit: CurveExhibit, axes: Axes) -> None:
+    """Draw lines over a common axis, told apart by colour and line style."""
+    from matplotlib.ticker import PercentFormatter
 
-    @property
-    def size(self) -> tuple[float, float]:
-        return CURVE_WIDTH, CURVE_HEIGHT
-
-    @property
-    def below(self) -> float:
-        return 3 * LINE
-
-    def draw(self, axes: Axes) -> None:
-        from matplotlib.ticker import PercentFormatter
-
-        for number, (name, points) in enumerate(self.exhibit.lines.items()):
-            style = LINE_STYLES[number // len(COLOURS) % len(LINE_STYLES)]
-            marker = "o" if len(points) <= 30 else None
-            colour = COLOURS[number % len(COLOURS)]
-            x, y = np.asarray(points, dtype=float).reshape(-1, 2).T
-            axes.plot(x, y, style, color=colour, label=label(name), linewidth=1.4, marker=marker, markersize=3)
-        axes.set(xlabel=label(self.exhibit.x, 60), ylabel=label(self.exhibit.y, 40))
-        axes.grid(True)
-        if self.exhibit.percent:
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
-        if len(self.exhibit.lines) > 1:
-            axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    for number, (name, points) in enumerate(exhibit.lines.items()):
+        style, colour = LINE_STYLES[number // len(COLOURS) % len(LINE_STYLES)], COLOURS[number % len(COLOURS)]
+        marker = "o" if len(points) <= 30 else None
+        x, y = np.asarray(points, dtype=float).reshape(-1, 2).T
+        axes.plot(x, y, style, color=colour, label=label(name), linewidth=1.4, marker=marker, markersize=3)
+    axes.set(xlabel=label(exhibit.x, 60), ylabel=label(exhibit.y, 40))
+    axes.grid(True)
+    if exhibit.percent:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    if len(exhibit.lines) > 1:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
 
 
-class BarBlock(Block[BarExhibit]):
-    """Horizontal bars with their values."""
-
-    @property
-    def size(self) -> tuple[float, float]:
-        return BAR_WIDTH, len(self.exhibit.bars) * BAR_HEIGHT
-
-    def draw(self, axes: Axes) -> None:
-        names, values = list(self.exhibit.bars), list(self.exhibit.bars.values())
-        bars = axes.barh(range(len(names)), values, 0.7, color=COLOURS[0])
-        texts = [percent(value) if self.exhibit.percent else f"{value:.4g}" for value in values]
-        axes.bar_label(bars, texts, padding=4, color=MUTED, fontsize=SMALL)
-        axes.set(yticks=range(len(names)), yticklabels=[label(name) for name in names], xticks=())
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.margins(x=0.12)
-        axes.spines[["bottom", "left"]].set_visible(False)
-        axes.tick_params(length=0)
-        axes.axvline(0, color=RULE, linewidth=0.8)
+def draw_bars(exhibit: BarExhibit, axes: Axes) -> None:
+    """Draw horizontal bars with their values."""
+    names, values = list(exhibit.bars), list(exhibit.bars.values())
+    bars = axes.barh(range(len(names)), values, 0.7, color=COLOURS[0])
+    texts = [percent(value) if exhibit.percent else f"{value:.4g}" for value in values]
+    axes.bar_label(bars, texts, padding=4, color=MUTED, fontsize=SMALL)
+    axes.set(yticks=range(len(names)), yticklabels=[label(name) for name in names], xticks=())
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.margins(x=0.12)
+    axes.spines[["bottom", "left"]].set_visible(False)
+    axes.tick_params(length=0)
+    axes.axvline(0, color=RULE, linewidth=0.8)
 
 
-class ImageBlock(Block[ImageExhibit]):
-    """A contact sheet."""
+def image_body(exhibit: ImageExhibit) -> Body:
+    """Return a contact sheet."""
+    rows = exhibit.rows
+    images = [pixels(x.float() / (1 if x.is_floating_point() else 255), DataSettings()) for x in rows.values()]
+    made = Sheet(
+        caption="",
+        pictures=fill_rows(images, images[0].shape[1:3] if images else (1, 1)),
+        row_names=list(rows),
+        notes=[exhibit.captions.get(name, [""] * len(x)) for name, x in rows.items()] if exhibit.captions else (),
+        filled=[len(x) for x in images],
+        max_name=24,
+    )
+    image = np.asarray(sheet.draw(made))
 
-    @cached_property
-    def image(self) -> np.ndarray:
-        rows = self.exhibit.rows
-        images = [pixels(x.float() / (1 if x.is_floating_point() else 255), DataSettings()) for x in rows.values()]
-        captions = [self.exhibit.captions.get(name, [""] * len(x)) for name, x in rows.items()]
-        made = Sheet(
-            caption="",
-            pictures=fill_rows(images, images[0].shape[1:3] if images else (1, 1)),
-            row_names=list(rows),
-            notes=captions if self.exhibit.captions else (),
-            filled=[len(x) for x in images],
-            max_name=24,
-        )
-        return np.asarray(sheet.draw(made))
-
-    @property
-    def size(self) -> tuple[float, float]:
-        height, width = self.image.shape[:2]
-        return width / SHEET_DPI, height / SHEET_DPI
-
-    def draw(self, axes: Axes) -> None:
+    def draw(axes: Axes) -> None:
         axes.axis("off")
-        axes.imshow(self.image, aspect="auto")
+        axes.imshow(image, aspect="auto")
+
+    height, width = image.shape[:2]
+    return Body((width / SHEET_DPI, height / SHEET_DPI), draw)
 
 
-class MapBlock(Block[MapExhibit]):
-    """A heat map with its scale to the right."""
-
-    @cached_property
-    def table(self) -> HeatMap:
-        shown = self.exhibit.values
-        values = np.zeros((1, 1)) if shown is None else shown.double().numpy()
-        top = nice_top(float(np.nanmax(np.abs(values), initial=0.0)))
-        digits = ".2f" if top <= 1 else ".3g"
-        return HeatMap(
-            values=values,
-            rows=self.exhibit.rows or [str(row) for row in range(len(values))],
-            columns=self.exhibit.columns,
-            texts=[[f"{value:{digits}}" for value in row] for row in values.tolist()] if self.exhibit.columns else (),
-            top=top,
-        )
-
-    @property
-    def size(self) -> tuple[float, float]:
-        return self.table.size
-
-    @property
-    def below(self) -> float:
-        return self.table.below
-
-    def draw(self, axes: Axes) -> None:
-        image = draw_heat_map(axes, self.table)
-        width, height = self.size
-        scale = axes.inset_axes((1 + 0.12 / width, 1 - min(1.0, 1.5 / height), 0.1 / width, min(1.0, 1.5 / height)))
-        bar = axes.figure.colorbar(image, scale)
-        bar.outline.set_visible(False)
-        low, high = image.get_clim()
-        bar.set_ticks(np.linspace(low or 0.0, high or 1.0, 3 if height > 0.6 else 2).tolist())
+def heat_map_of(exhibit: MapExhibit) -> HeatMap:
+    values = np.zeros((1, 1)) if exhibit.values is None else exhibit.values.double().numpy()
+    top = nice_top(float(np.nanmax(np.abs(values), initial=0.0)))
+    digits = ".2f" if top <= 1 else ".3g"
+    return HeatMap(
+        values=values,
+        rows=exhibit.rows or [str(row) for row in range(len(values))],
+        columns=exhibit.columns,
+        texts=[[f"{value:{digits}}" for value in row] for row in values.tolist()] if exhibit.columns else (),
+        top=top,
+    )
 
 
-KINDS: dict[type[Exhibit], type[Block[Any]]] = {
-    TableExhibit: TableBlock,
-    CurveExhibit: CurveBlock,
-    BarExhibit: BarBlock,
-    ImageExhibit: ImageBlock,
-    MapExhibit: MapBlock,
-}
+def draw_map(table: HeatMap, axes: Axes) -> None:
+    """Draw a heat map with its scale to the right."""
+    image = draw_heat_map(axes, table)
+    width, height = table.size
+    length = min(1.0, 1.5 / height)
+    bar = axes.figure.colorbar(image, axes.inset_axes((1 + 0.12 / width, 1 - length, 0.1 / width, length)))
+    bar.outline.set_visible(False)
+    low, high = image.get_clim()
+    bar.set_ticks(np.linspace(low or 0.0, high or 1.0, 3 if height > 0.6 else 2).tolist())
 
 
 def nice_top(value: float) -> float:

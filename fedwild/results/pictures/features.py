@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,11 +25,11 @@ from fedwild.core.text import count, percent
 from fedwild.evaluation.progress import OnProgress, ignore_progress
 from fedwild.lifecycle.run import Run
 from fedwild.openset.metrics import UNKNOWN
-from fedwild.results.pictures.files import write_figure
 from fedwild.results.pictures.shown_run import ShownRun
 from fedwild.results.pictures.style import COLOURS, INK, LINE, MARKERS, add_title, label, styled
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Real = NDArray[np.float64]
@@ -66,13 +65,9 @@ class Features:
     def is_known(self) -> NDArray[np.bool_]:
         return np.isin(self.true, self.shown.known)
 
-    def same_kind_of(self, name: str) -> float | None:
-        """Return the mean share over the samples of a class; None without any."""
-        return mean_of(self.same_kind, np.asarray(self.true) == name)
-
     def described(self) -> dict[str, Any]:
         """Return plain, rounded values, for JSON."""
-        kinds = {"known": self.is_known, UNKNOWN_NAME: ~self.is_known}
+        true, kinds = np.asarray(self.true), {"known": self.is_known, UNKNOWN_NAME: ~self.is_known}
         classes = [name for name in (*self.shown.known, *self.shown.unknown) if name in self.true]
         return {
             **self.shown.described(),
@@ -82,7 +77,7 @@ class Features:
                 "count": NEIGHBOURS,
                 "same_kind": {kind: rounded(mean_of(self.same_kind, members)) for kind, members in kinds.items()},
                 "by_chance": {kind: rounded(by_chance(members)) for kind, members in kinds.items()},
-                "by_class": {name: rounded(self.same_kind_of(name)) for name in classes},
+                "by_class": {name: rounded(mean_of(self.same_kind, true == name)) for name in classes},
             },
             "points": self.points.round(DIGITS).tolist(),
             "true": list(self.true),
@@ -195,11 +190,6 @@ def rounded(share: float | None) -> float | None:
     return None if share is None else round(share, DIGITS)
 
 
-def write(features: Features, path: Path) -> None:
-    """Draw the map into a PNG, SVG or PDF file."""
-    write_figure(draw(features), path)
-
-
 @styled()
 def draw(features: Features) -> Figure:
     """Draw known classes as coloured marks and unknown ones as dark crosses, with a legend to the right."""
@@ -208,37 +198,14 @@ def draw(features: Features) -> Figure:
     figure = Figure(figsize=(SIDE, SIDE))
     axes = figure.add_axes((0, 0, 1, 1), aspect="equal", adjustable="datalim", xticks=(), yticks=())
     axes.spines[:].set_visible(True)
-    true, rasterized = np.asarray(features.true), len(features.points) > MAX_VECTOR_POINTS
+    true, unknown = np.asarray(features.true), ~features.is_known
     # A class keeps its colour whether or not the others are on the map, so that maps of a run agree.
     for number, name in enumerate(features.shown.known):
-        if name in features.true:
-            x, y = features.points[true == name].T
-            axes.scatter(
-                x,
-                y,
-                s=12,
-                color=COLOURS[number % len(COLOURS)],
-                marker=MARKERS[number // len(COLOURS) % len(MARKERS)],
-                linewidths=0,
-                label=f"{label(name)}  {percent(features.same_kind_of(name))}",
-                rasterized=rasterized,
-            )
-    unknown = ~features.is_known
-    if unknown.any():
-        names = label(f"{UNKNOWN_NAME}: {', '.join(features.shown.unknown)}", MAX_NAME_LIST)
-        x, y = features.points[unknown].T
-        axes.scatter(
-            x,
-            y,
-            s=12,
-            color=INK,
-            marker="x",
-            linewidths=0.7,
-            label=f"{names}  {percent(mean_of(features.same_kind, unknown))}",
-            rasterized=rasterized,
-        )
-    entries = len(axes.collections)
-    columns = -(-entries // int(SIDE / LINE))
+        look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number // len(COLOURS) % len(MARKERS)]}
+        scatter(axes, features, true == name, label(name), linewidths=0, **look)
+    names = label(f"{UNKNOWN_NAME}: {', '.join(features.shown.unknown)}", MAX_NAME_LIST)
+    scatter(axes, features, unknown, names, linewidths=0.7, color=INK, marker="x")
+    columns = -(-len(axes.collections) // int(SIDE / LINE))
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, markerscale=1.6, ncols=columns)
     chance = f"known {percent(by_chance(~unknown))}, {UNKNOWN_NAME} {percent(by_chance(unknown))}"
     add_title(
@@ -249,3 +216,11 @@ def draw(features: Features) -> Figure:
         f"known or unknown.\nBy chance it would be: {chance}.",
     )
     return figure
+
+
+def scatter(axes: Axes, features: Features, members: NDArray[np.bool_], name: str, **look: Any) -> None:
+    """Draw some of the points, if there are any, and enter them in the legend with their share."""
+    if members.any():
+        x, y = features.points[members].T
+        entry = f"{name}  {percent(mean_of(features.same_kind, members))}"
+        axes.scatter(x, y, s=12, label=entry, rasterized=len(features.points) > MAX_VECTOR_POINTS, **look)

@@ -8,6 +8,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedwild.core.errors import UserError
 from fedwild.core.payload import write_atomically
 from fedwild.results.pictures.style import SHEET_DPI, styled
@@ -47,24 +49,17 @@ def write_figure(figure: Figure, path: Path, tight: bool = True) -> None:
 
 
 def write_image(image: Image, path: Path) -> None:
-    """Write an image. In an SVG or a PDF it is embedded as it is."""
+    """Write an image. An SVG or a PDF has it pixel for pixel."""
     if check_ending(path) == "png":
         buffer = io.BytesIO()
         image.save(buffer, format="PNG")
-        write_picture(buffer.getvalue(), path)
-    else:
-        write_figure(embedded(image), path, tight=False)
+        return write_picture(buffer.getvalue(), path)
+    with styled():
+        from matplotlib.figure import Figure
 
-
-@styled()
-def embedded(image: Image) -> Figure:
-    """Return a figure that is the image, pixel for pixel."""
-    import numpy as np
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(image.width / SHEET_DPI, image.height / SHEET_DPI), dpi=SHEET_DPI)
-    figure.figimage(np.asarray(image))
-    return figure
+        figure = Figure(figsize=(image.width / SHEET_DPI, image.height / SHEET_DPI), dpi=SHEET_DPI)
+        figure.figimage(np.asarray(image))
+    return write_figure(figure, path, tight=False)
 
 
 def write_picture(data: bytes, path: Path) -> None:

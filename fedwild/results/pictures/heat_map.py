@@ -122,15 +122,8 @@ def draw_heat_map(axes: Axes, table: HeatMap) -> AxesImage:
     if table.texts and table.has_room(max((text for row in table.texts for text in row), key=len)):
         for (row, column), value in np.ndenumerate(table.values):
             is_dark = abs(norm(value) - 0.5) > DARK_SIGNED if signed else norm(value) > DARK
-            axes.text(
-                column,
-                row,
-                table.texts[row][column],
-                color="white" if is_dark else INK,
-                fontsize=SMALL,
-                ha="center",
-                va="center_baseline",
-            )
+            look: Any = {"color": "white" if is_dark else INK, "ha": "center", "va": "center_baseline"}
+            axes.text(column, row, table.texts[row][column], fontsize=SMALL, **look)
     return image
 
 
@@ -141,22 +134,13 @@ def write_names(axes: Axes, table: HeatMap) -> None:
     shown = table.named(rows, height)
     axes.set_yticks(shown, [label(table.rows[row]) for row in shown])
     for row in shown if table.totals else ():
-        axes.annotate(
-            table.totals[row],
-            (1, row),
-            (5, 0),
-            ("axes fraction", "data"),
-            "offset points",
-            color=MUTED,
-            fontsize=SMALL,
-            va="center_baseline",
-        )
+        place = ((1, row), (5, 0), ("axes fraction", "data"), "offset points")
+        axes.annotate(table.totals[row], *place, color=MUTED, fontsize=SMALL, va="center_baseline")
     axes.set_xlabel(table.column_title)
     axes.set_ylabel(table.row_title)
     if table.columns:
         shown = table.named(columns, width if table.has_upright_names else max(width, LINE))
-        axes.set_xticks(
-            shown, [label(table.columns[column]) for column in shown], rotation=90 if table.has_upright_names else 0
-        )
+        angle = 90 if table.has_upright_names else 0
+        axes.set_xticks(shown, [label(table.columns[column]) for column in shown], rotation=angle)
     else:
         axes.tick_params("x", which="major", length=3)

@@ -26,7 +26,6 @@ from fedwild.evaluation.inference import embed, predict
 from fedwild.lifecycle.name import nothing_found
 from fedwild.lifecycle.run import Run
 from fedwild.openset.predictors import ScoredModel
-from fedwild.results.pictures import sheet
 from fedwild.results.pictures.sheet import MAX_CAPTION, Sheet, fill_rows, pixels
 
 COLUMNS, MAX_CLIENTS = 8, 6
@@ -190,11 +189,6 @@ def held_in(pool: Pool, number: int, row: Tensor, columns: int) -> Held:
         places=np.searchsorted(pool.client.unlabelled, rows[:columns]).tolist(),
         cosines=cosines[:columns].tolist(),
     )
-
-
-def write(found: NovelFigures, run: Run, path: Path) -> None:
-    """Draw the sheet into a PNG, SVG or PDF file."""
-    sheet.write(sheet_of(found, run.experiment.dataset, run.config.data), path)
 
 
 def sheet_of(found: NovelFigures, dataset: Dataset, data: DataSettings) -> Sheet:

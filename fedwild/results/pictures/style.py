@@ -45,12 +45,9 @@ SETTINGS: Any = {
     "axes.spines.top": False,
     "axes.axisbelow": True,
     "grid.color": "#e6e9ed",
-    "xtick.color": RULE,
-    "ytick.color": RULE,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.labelsize": SMALL,
-    "ytick.labelsize": SMALL,
+    **{f"{axis}tick.color": RULE for axis in "xy"},
+    **{f"{axis}tick.labelcolor": INK for axis in "xy"},
+    **{f"{axis}tick.labelsize": SMALL for axis in "xy"},
     "legend.frameon": False,
     "legend.fontsize": SMALL,
     "pdf.fonttype": 42,  # publishers reject Type 3 fonts
@@ -93,14 +90,5 @@ def add_title(axes: Axes, title: str, text: str = "") -> None:
     """Write a title above the left edge of the axes, and an explanation in smaller type below the title."""
     lines = wrap_lines(text)
     axes.set_title(title, loc="left", fontsize=LARGE, fontweight="bold", pad=9 + len(lines) * SMALL * 1.4)
-    axes.annotate(
-        "\n".join(lines),
-        (0, 1),
-        (0, 6),
-        "axes fraction",
-        "offset points",
-        color=MUTED,
-        fontsize=SMALL,
-        linespacing=1.3,
-        va="bottom",
-    )
+    place = ((0, 1), (0, 6), "axes fraction", "offset points")
+    axes.annotate("\n".join(lines), *place, color=MUTED, fontsize=SMALL, linespacing=1.3, va="bottom")

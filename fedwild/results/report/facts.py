@@ -11,7 +11,7 @@ from fedwild.core.errors import UserError
 from fedwild.core.toml import read_toml
 from fedwild.data import SITES, Split
 from fedwild.data.sources import DATASETS, find_prepared
-from fedwild.engines.workers import worker_count
+from fedwild.engines.choice import worker_count
 from fedwild.lifecycle.run import Run
 from fedwild.results.report.answers import MAX_SAMPLES, ModelAnswers, ask_model, worst_and_best
 from fedwild.results.report.guard import failure_of

@@ -1,4 +1,4 @@
-"""The colours of the page, light and dark. The hues are those of Okabe and Ito, for readers with colour blindness too."""
+"""The colours of the page, light and dark. The hues are those of Okabe and Ito, chosen for colour blindness."""
 
 from __future__ import annotations
 

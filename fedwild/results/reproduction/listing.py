@@ -1,4 +1,4 @@
-"""Which cells of the papers' tables can be run here, and what the others wait for."""
+"""Which cells of the papers' tables can be run here, and what is missing for the others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from fedwild.results.papers import Cell, Table
 from fedwild.core.text import count
+from fedwild.results.papers import Cell, Table
 from fedwild.results.tables import Cell as Shown
 from fedwild.results.tables import ResultTable, words
 
@@ -17,22 +17,22 @@ HEADINGS = ("table", "cells", "runnable", *KINDS, "what it shows")
 
 
 def kind_of(cell: Cell) -> str:
-    """runnable, or what kind of thing is waited for first: data, method, figure."""
+    """Return runnable, or the kind of what is missing: data, method or figure."""
     return "runnable" if cell.waiting is None else cell.waiting.partition(":")[0]
 
 
 def tables_listed(tables: Iterable[Table]) -> ResultTable:
-    """A row for each table, with numbers of cells."""
+    """Return a row for each table, with numbers of cells."""
     rows = []
     for table in tables:
         counts = Counter(kind_of(cell) for cell in table.cells)
         numbers = [len(table.cells), counts["runnable"], *(counts[kind] for kind in KINDS)]
         rows.append((words(table.name), *(_count(number) for number in numbers), words(table.caption)))
-    return ResultTable("cells that are runnable here, or wait for ...", HEADINGS, tuple(rows))
+    return ResultTable("cells that are runnable here, and cells that wait for ...", HEADINGS, tuple(rows))
 
 
 def waiting_lines(tables: Iterable[Table]) -> list[str]:
-    """What is waited for, and in how many cells; what most wait for first."""
+    """Return what is missing, with the number of cells, the most frequent first."""
     reasons = Counter(
         reason for table in tables for cell in table.cells if cell.waiting for reason in cell.waiting.split("; ")
     )
@@ -40,7 +40,7 @@ def waiting_lines(tables: Iterable[Table]) -> list[str]:
 
 
 def cells_listed(table: Table) -> ResultTable:
-    """A row for each combination of keys but the last, with the last key's values by what can be done with them."""
+    """Return a row for each combination of all keys except the last, whose values are listed as runnable or waiting."""
     last = list(table.keys)[-1]
     groups: dict[tuple[tuple[str, str], ...], dict[str, list[str]]] = {}
     for cell in table.cells:
@@ -56,8 +56,8 @@ def cells_listed(table: Table) -> ResultTable:
     )
 
 
-def described(table: Table) -> dict[str, Any]:
-    """For programs."""
+def table_json(table: Table) -> dict[str, Any]:
+    """Return a table as plain values."""
     return {
         "table": table.name,
         "number": table.number,
@@ -76,7 +76,7 @@ def _waits(group: dict[str, list[str]]) -> str:
 
 
 def without_kinds(reason: str) -> str:
-    """What is waited for, without the words that say of what kind each thing is."""
+    """Return what is missing, without its kinds."""
     return "; ".join(part.partition(": ")[2] or part for part in reason.split("; "))
 
 

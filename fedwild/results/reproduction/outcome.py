@@ -7,27 +7,27 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
-from fedwild.results.batch import Planned
 from fedwild.core.errors import UserError
-from fedwild.core.text import count
+from fedwild.core.text import count, cut
+from fedwild.results.batch import Planned
 from fedwild.results.reproduction.listing import without_kinds
 from fedwild.results.reproduction.plan import Entry, Plan
-from fedwild.runs.folder import RunFolder
 from fedwild.results.tables import Cell as Shown
 from fedwild.results.tables import ResultTable, words
+from fedwild.runs.folder import RunFolder
 
 STAND_IN = "†"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a cell."""
+    """Our figure for a cell."""
 
     entry: Entry
     values: tuple[float, ...]
-    """Of each run that is done, in the paper's unit."""
+    """The value of each finished run, in the paper's unit."""
     problem: str | None
-    """Why there is no figure, if there is none."""
+    """Why there is no figure."""
 
     @property
     def mean(self) -> float | None:
@@ -35,15 +35,14 @@ class Outcome:
 
     @property
     def deviation(self) -> float | None:
-        """Over seeds: the sample standard deviation."""
+        """The sample standard deviation over seeds."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     @property
     def difference(self) -> float | None:
         return None if self.mean is None else self.mean - self.entry.cell.value
 
-    def described(self) -> dict[str, Any]:
-        """For programs."""
+    def to_json(self) -> dict[str, Any]:
         cell = self.entry.cell
         return {
             "keys": cell.keys,
@@ -61,19 +60,19 @@ class Outcome:
 
 
 def outcomes_of(plan: Plan, failures: dict[str, UserError]) -> list[Outcome]:
-    """What the runs that are done say of every cell."""
+    """Return the outcome of every cell from the finished runs."""
     results: dict[Any, dict[str, Any] | None] = {run.folder: _result(run) for run in plan.runs}
     return [_outcome(entry, results, failures) for entry in plan.entries]
 
 
 def _result(run: Planned) -> dict[str, Any] | None:
-    """A finished run's result, with the figures that measures ask for."""
+    """Return a finished run's result, if it has the figures that measures use."""
     if not run.is_done:
         return None
     result = RunFolder.open(run.folder).result()
     if result is not None and not (isinstance(result.get("metrics"), dict) and isinstance(result.get("by"), dict)):
         path = run.folder / "result.json"
-        raise UserError(f"{str(path)!r} is damaged: delete it, then `fedwild resume {run.folder}`.")
+        raise UserError(f"{str(path)!r} is damaged: delete it, then run `fedwild resume {run.folder}`.")
     return result
 
 
@@ -85,7 +84,7 @@ def _outcome(entry: Entry, results: dict[Any, dict[str, Any] | None], failures: 
         return Outcome(entry, (), "a run has no such figure")
     done = [result for run in entry.runs if (result := results[run.folder]) is not None]
     if entry.stand_in and measure.part and any(measure.part not in result["by"] for result in done):
-        return Outcome(entry, (), f"{measure.part} is left out")
+        return Outcome(entry, (), f"{measure.part} is missing")
     try:
         values = tuple(value for result in done if not math.isnan(value := measure.of(result)))
     except UserError as error:
@@ -93,12 +92,12 @@ def _outcome(entry: Entry, results: dict[Any, dict[str, Any] | None], failures: 
     if values:
         return Outcome(entry, values, None)
     failed = [str(failures[run.label]) for run in entry.runs if run.label in failures]
-    reason = f"failed: {failed[0]}" if failed else "not defined" if done else "not run yet"
+    reason = f"failed: {failed[0]}" if failed else "undefined" if done else "not run yet"
     return Outcome(entry, (), reason)
 
 
 def result_table(plan: Plan, outcomes: list[Outcome]) -> ResultTable:
-    """A row for each cell: its keys, the paper's figure, ours and the difference."""
+    """Return a row for each cell: its keys, the paper's figure, ours and the difference."""
     keys = [key for key, values in plan.table.keys.items() if len(values) > 1] or list(plan.table.keys)
     rows = [(*(words(outcome.entry.cell.keys[key]) for key in keys), *_figures(outcome)) for outcome in outcomes]
     return ResultTable(_title(plan), (*keys, "paper", "ours", "difference"), tuple(rows), _notes(plan, outcomes))
@@ -128,7 +127,7 @@ def _title(plan: Plan) -> str:
     number = f" (Table {plan.table.number})" if plan.table.number else ""
     keys = plan.table.keys
     fixed = [f"{key}={values[0]}" for key, values in keys.items() if len(values) == 1]
-    # Where nothing varies, the row itself has them.
+    # If no key varies, the row itself shows them.
     chosen = f"; {', '.join(fixed)}" if fixed and len(fixed) < len(keys) else ""
     return f"{plan.table.name}{number}: {plan.table.caption}{chosen}; at scale {plan.scale:g}"
 
@@ -156,8 +155,8 @@ def _notes(plan: Plan, outcomes: list[Outcome]) -> tuple[str, ...]:
 
 
 def _short(reason: str) -> str:
-    """What fits into a cell: all of it is told at the end, or in the notes."""
-    return "waits" if reason.startswith("waits") else reason if len(reason) <= 40 else f"{reason[:37]}..."
+    """Return a reason that fits into a cell; the notes and the final messages have the full text."""
+    return "waits" if reason.startswith("waits") else cut(reason, 40)
 
 
 def _number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""From a paper's table to the runs that give our figures for it."""
+"""The runs that reproduce a paper's table."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedwild.results.batch import Planned
-from fedwild.runs.config import Config, resolve, setting_layers
 from fedwild.core.errors import UserError
+from fedwild.results.batch import Planned
 from fedwild.results.papers import Cell, Table
 from fedwild.results.reproduction.scaling import scaled
-from fedwild.results.reproduction.stand_in import stood_in
+from fedwild.results.reproduction.stand_in import with_stand_in
+from fedwild.runs.config import Config, resolve, setting_layers
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell of the paper, and the runs over which our figure is the mean; none if it cannot be had."""
+    """A cell of the paper, and the runs whose mean is our figure; no runs if it cannot be reproduced here."""
 
     cell: Cell
     runs: tuple[Planned, ...] = ()
     stand_in: str | None = None
-    """What data runs in the place of the paper's."""
+    """Which data replaces the paper's."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that reproducing a table takes."""
+    """Everything needed to reproduce a table."""
 
     table: Table
     scale: float
@@ -39,12 +39,12 @@ class Plan:
 
     @property
     def runs(self) -> list[Planned]:
-        """Each once, in the table's order: many cells are figures of the same run."""
+        """The runs in the table's order, each once; one run gives the figures of many cells."""
         return list({run.folder: run for entry in self.entries for run in entry.runs}.values())
 
     @property
     def reasons(self) -> dict[str, int]:
-        """What is waited for, and how many cells wait for it."""
+        """What is missing, and the number of cells that need it."""
         counts: dict[str, int] = {}
         for entry in self.entries:
             if not entry.runs and entry.cell.waiting:
@@ -60,10 +60,10 @@ def plan(
     stand_in: bool = False,
     settings: Sequence[str] | Mapping[str, Any] = (),
 ) -> Plan:
-    """Every cell with its runs, all settings checked. Folders are named by what is run, so tables share runs.
+    """Return every cell with its runs, all settings checked. Folders are named by their settings, so tables share runs.
 
-    Without seeds, each cell has the one that its settings name. `stand_in` lets other data run where the paper's is
-    missing. `settings` win over the paper's and over the scale.
+    Without seeds, each cell uses the seed of its settings. `stand_in` replaces missing data by other data. `settings`
+    override the paper's and the scale.
     """
     layers = setting_layers(settings)
     changed = tuple(settings) if not isinstance(settings, Mapping) else (json.dumps(settings),)
@@ -74,13 +74,13 @@ def plan(
 def _entry(
     cell: Cell, out: Path, scale: float, seeds: Sequence[int], stand_in: bool, layers: list[Mapping[str, Any]]
 ) -> Entry:
-    said, instead = cell.settings, None
-    if said is None or (cell.waiting is not None and not stand_in):
+    settings, instead = cell.settings, None
+    if settings is None or (cell.waiting is not None and not stand_in):
         return Entry(cell)
     if stand_in:
-        said, instead = stood_in(said)
+        settings, instead = with_stand_in(settings)
     try:
-        config = resolve(scaled(resolve(said), scale).table(), *layers)
+        config = resolve(scaled(resolve(settings), scale).table(), *layers)
     except UserError as error:
         where = ", ".join(f"{key}={value}" for key, value in cell.keys.items())
         raise UserError(*(f"{where}: {problem}" for problem in error.problems)) from None
@@ -89,29 +89,29 @@ def _entry(
 
 
 def _planned(config: Config, out: Path) -> Planned:
-    """A run whose folder says in words, and exactly by a hash, what it is."""
+    """Return a run whose folder is named by method, data and a digest of all settings."""
     names = "+".join(Path(name).stem for name in config.data.names)
     stem = re.sub(r"[^\w.+-]+", "_", f"{config.method.name}-{names}")
     return Planned(stem, config, out / f"{stem}-{config.digest()}-seed{config.seed}")
 
 
 def _labelled(entries: Sequence[Entry]) -> list[Entry]:
-    """Runs called by what all cells that they serve have in common, such as 'mnist, c2, fedov, seed 0'."""
+    """Label runs by what all their cells have in common, such as 'mnist, c2, fedov, seed 0'."""
     common: dict[Path, dict[str, str]] = {}
     for entry in entries:
         for run in entry.runs:
             before = common.setdefault(run.folder, dict(entry.cell.keys))
             common[run.folder] = {key: value for key, value in before.items() if entry.cell.keys.get(key) == value}
     labels = {folder: _label(keys) for folder, keys in common.items()}
-    return [replace(entry, runs=tuple(_called(run, labels) for run in entry.runs)) for entry in entries]
+    return [replace(entry, runs=tuple(_with_label(run, labels) for run in entry.runs)) for entry in entries]
 
 
 def _label(keys: Mapping[str, str]) -> str:
     return ", ".join(value for key, value in keys.items() if key != "seed")
 
 
-def _called(run: Planned, labels: Mapping[Path, str]) -> Planned:
-    """With its label and seed; where several settings have the same label, also their digest."""
+def _with_label(run: Planned, labels: Mapping[Path, str]) -> Planned:
+    """Return the run with its label and seed, and with its digest where several settings share a label."""
     mine, seed = labels[run.folder], f"-seed{run.config.seed}"
     twins = sum(label == mine and folder.name.endswith(seed) for folder, label in labels.items())
     which = f" ({run.config.digest()})" if twins > 1 else ""

@@ -1,4 +1,4 @@
-"""A paper's run made shorter: fewer rounds, and where there is but one, fewer epochs."""
+"""Shortening a paper's run: fewer rounds or, if there is only one, fewer epochs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from fedwild.runs.config import Config, resolve
 
 
 def scaled(config: Config, scale: float) -> Config:
-    """The config with rounds multiplied by `scale`, at least one each.
+    """Return the config with all numbers of rounds multiplied by `scale`, at least one each.
 
-    What rounds cannot give, because there is one or the method has none, is taken from the epochs of each round. Rounds
-    in which clients arrive move with the rounds. Data, network and step sizes stay.
+    If a single round remains, the rest of the reduction applies to its epochs. The rounds in which clients arrive
+    scale as well. Data, network and step sizes do not change.
     """
     if scale == 1:
         return config
@@ -32,5 +32,5 @@ def scaled(config: Config, scale: float) -> Config:
 
 
 def _times(count: Any, factor: float) -> Any:
-    """So many times as many, at least one; what is none of ours, or zero, stays."""
+    """Return a positive number multiplied by the factor, at least 1; other values do not change."""
     return max(1, round(count * factor)) if isinstance(count, int) and count > 0 else count

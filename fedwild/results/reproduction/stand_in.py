@@ -1,4 +1,4 @@
-"""What runs where a paper's data is not at hand: the other domains if there are some, else the embedded digits."""
+"""Replacing missing data of a paper: by its other domains if it has some, otherwise by the embedded digits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fedwild.results.papers.missing import is_missing
 
 DIGITS = "digits"
 CLASSES = DATASETS[DIGITS].classes
-# What belongs to the data set that is not there.
-OF_THE_DATA = ("size", "channels", "mean", "std", "augment", "train_samples", "test_samples", "domains", "stages")
+# Settings that only fit the missing data set.
+DATA_SETTINGS = ("size", "channels", "mean", "std", "augment", "train_samples", "test_samples", "domains", "stages")
 
 
-def stood_in(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """The settings with data that is here, and what was changed in words; None if nothing had to be."""
+def with_stand_in(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """Return the settings with available data, and a text that says what changed; None if nothing did."""
     data = settings.get("data", {})
     names = [data["name"]] if isinstance(data.get("name", DIGITS), str) else data["name"]
     newcomers = [newcomer["name"] for newcomer in data.get("newcomers", {}).values()]
@@ -29,18 +29,18 @@ def stood_in(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
 
 
 def _on_digits(settings: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-    """Digits in the place of all data sets, with the same shares of known and novel classes, and a network for them."""
-    data = {key: value for key, value in settings["data"].items() if key not in OF_THE_DATA}
+    """Return the settings for digits, with the same shares of known and novel classes, and the default network."""
+    data = {key: value for key, value in settings["data"].items() if key not in DATA_SETTINGS}
     counts = {key: _as_digits(data[key], _class_count(names[0], data)) for key in ("known", "novel") if key in data}
     data |= {"name": DIGITS, **counts}
     if "known" not in data:
         data["known"] = "all"
     if "novel" in data and settings["data"].get("stages"):
-        data["stages"] = _shared_out(data["novel"], len(settings["data"]["stages"]))
+        data["stages"] = _equal_parts(data["novel"], len(settings["data"]["stages"]))
     if "newcomers" in data:
-        data["newcomers"] = {name: _newcomer(said) for name, said in data["newcomers"].items()}
+        data["newcomers"] = {name: _newcomer(given) for name, given in data["newcomers"].items()}
     changed: dict[str, Any] = {**settings, "data": data}
-    # A small network, as suits small pictures.
+    # The default network, which suits small images.
     changed.pop("model", None)
     if len(names) > 1:
         changed["partition"] = {"name": "iid"}
@@ -51,15 +51,15 @@ def _on_digits(settings: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
 
 
 def _class_count(name: str, data: Mapping[str, Any]) -> int:
-    """How many classes a data set has; of one that fedwild does not know, those that the settings tell of."""
+    """Return the number of classes of a data set; for one that fedwild does not have, from the settings."""
     if name in DATASETS:
         return DATASETS[name].class_count
-    told = sum(count for key in ("known", "novel", "unknown") if isinstance(count := data.get(key), int))
-    return max(told, len(CLASSES))
+    named = sum(count for key in ("known", "novel", "unknown") if isinstance(count := data.get(key), int))
+    return max(named, len(CLASSES))
 
 
 def _as_digits(classes: Any, of: int) -> Any:
-    """A number of classes as the same share of ten; names of digits stay, other names become their number."""
+    """Return the same share of ten classes; names of digits are kept, other names count as a number."""
     if isinstance(classes, list):
         return classes if {str(name) for name in classes} <= set(CLASSES) else _as_digits(len(classes), of)
     if not isinstance(classes, int) or classes == 0:
@@ -67,12 +67,12 @@ def _as_digits(classes: Any, of: int) -> Any:
     return min(len(CLASSES), max(1, round(classes * len(CLASSES) / of)))
 
 
-def _newcomer(said: Mapping[str, Any]) -> dict[str, Any]:
-    classes = said.get("classes")
+def _newcomer(given: Mapping[str, Any]) -> dict[str, Any]:
+    classes = given.get("classes")
     kept = {"classes": classes} if classes and {str(name) for name in classes} <= set(CLASSES) else {}
     return {"name": DIGITS, **kept}
 
 
-def _shared_out(count: int, parts: int) -> list[int]:
-    """As equal as can be, each at least one."""
+def _equal_parts(count: int, parts: int) -> list[int]:
+    """Return parts of nearly equal size, each at least one."""
     return [max(1, (count + part) // parts) for part in range(parts)]

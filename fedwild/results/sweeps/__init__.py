@@ -1,4 +1,4 @@
-"""Sweeps: one config, varied over settings and seeds, run to run, and compared."""
+"""Sweeps: runs of one config with varied settings and seeds, and their comparison."""
 
 from fedwild.results.sweeps.axes import Axes, read_axes
 from fedwild.results.sweeps.plan import Sweep, SweepRun, planned_sweep

@@ -8,23 +8,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedwild.results.comparison.grouping import FIRST, phrases
-from fedwild.core.layers import Table, merge
-from fedwild.runs.config import nested
 from fedwild.core.errors import UserError
+from fedwild.core.layers import Table, merge
 from fedwild.core.settings import unknown_key
+from fedwild.results.comparison.grouping import METHOD_NAME, phrases
+from fedwild.runs.config import nested
 
 KEYS = ("seeds", "grid", "variants")
 MAX_SEEDS = 10_000
-SEEDS_ALLOWED = "it must be a number of seeds, such as 5, or different whole numbers from 0 on, such as 0, 1, 2"
+SEEDS_ALLOWED = "it must be a number of seeds, such as 5, or different seeds from 0, such as 0, 1, 2"
 
 
 @dataclass(frozen=True)
 class Combination:
-    """One choice on every axis: all settings of one row."""
+    """One value on every axis: the settings of one row."""
 
     label: str
-    """Empty if nothing but the seed is varied."""
+    """Empty if only the seed varies."""
     varied: dict[str, Any]
     """`section.key` = value, and `variant` = label."""
     layer: Table
@@ -33,36 +33,36 @@ class Combination:
 
 @dataclass(frozen=True)
 class Axes:
-    """What is varied: each value of each key of the grid with each variant and each seed."""
+    """All values of the grid's keys are combined with all variants and all seeds."""
 
     seeds: tuple[int, ...] = ()
-    """None: the config's own seed."""
+    """Empty for the seed of the config."""
     grid: dict[str, list[Any]] = field(default_factory=dict)
     variants: dict[str, Table] = field(default_factory=dict)
     """Tables of settings by label."""
 
     def varied(self) -> list[str]:
-        """All settings that are varied."""
+        """Return all settings that vary."""
         return list(dict.fromkeys([*self.grid, *self.keys_of_variants()]))
 
     def keys_of_variants(self) -> list[str]:
         return [key for layer in self.variants.values() for key, _ in _dotted(layer)]
 
     def combinations(self) -> Iterator[Combination]:
-        """Every combination, the last key of the grid varying fastest."""
-        telling = [key for key, values in self.grid.items() if len(values) > 1] or list(self.grid)
-        telling.sort(key=lambda key: key != FIRST)
+        """Yield every combination; the last key of the grid changes fastest."""
+        shown = [key for key, values in self.grid.items() if len(values) > 1] or list(self.grid)
+        shown.sort(key=lambda key: key != METHOD_NAME)
         points = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
-        names = phrases([(chosen, telling) for chosen in points])
+        names = phrases([(chosen, shown) for chosen in points])
         for label, variant in self.variants.items() or [("", {})]:
-            for chosen, told in zip(points, names, strict=True):
+            for chosen, phrase in zip(points, names, strict=True):
                 layer = merge(variant, *(nested(key, value) for key, value in chosen.items()))
-                name = " ".join(filter(None, (label, told)))
+                name = " ".join(filter(None, (label, phrase)))
                 yield Combination(name, {**({"variant": label} if label else {}), **chosen}, layer)
 
 
 def read_axes(table: Any, grid: Sequence[str] = (), seeds: str | None = None, fixed: Table | None = None) -> Axes:
-    """The axes of a [sweep] table with `--grid` and `--seeds` over it; `fixed` are the settings that --set gave."""
+    """Return the axes of a [sweep] table and of `--grid` and `--seeds`; `fixed` are the settings of --set."""
     wrong: list[str] = []
     if not isinstance(table, Mapping):
         raise UserError(f"sweep = {table!r} is not allowed: it must be a table, such as [sweep].")
@@ -81,29 +81,29 @@ def read_axes(table: Any, grid: Sequence[str] = (), seeds: str | None = None, fi
         raise UserError(*wrong)
     if not (axes.seeds or axes.grid or axes.variants):
         raise UserError(
-            "nothing is varied: give --grid method.lr=0.01,0.1 or --seeds 3, or put [sweep] into the config."
+            "nothing varies: use --grid method.lr=0.01,0.1 or --seeds 3, or add a [sweep] table to the config."
         )
     return axes
 
 
-def read_seeds(value: Any, said: str, wrong: list[str]) -> tuple[int, ...]:
-    """The seeds that a number or a list stands for."""
+def read_seeds(value: Any, source: str, wrong: list[str]) -> tuple[int, ...]:
+    """Return the seeds that a number or a list stands for."""
     if _is_whole(value) and 1 <= value <= MAX_SEEDS:
         return tuple(range(value))
     listed = isinstance(value, list) and all(_is_whole(seed) and 0 <= seed < 2**63 for seed in value)
     if listed and 0 < len(set(value)) == len(value):
         return tuple(value)
-    wrong.append(f"{said} {value!r} is not allowed: {SEEDS_ALLOWED}.")
+    wrong.append(f"{source} {value!r} is not allowed: {SEEDS_ALLOWED}.")
     return ()
 
 
 def seeds_value(text: str) -> Any:
-    """What is typed after --seeds: 5, or 0,1,2."""
+    """Return the value of --seeds: 5, or 0,1,2."""
     return _toml(text, _toml(f"[{text}]", text))
 
 
 def read_grid(table: Any, wrong: list[str]) -> dict[str, list[Any]]:
-    """`section.key` = values; written with a point, or as tables."""
+    """Return `section.key` = values, written as dotted keys or as tables."""
     if not isinstance(table, Mapping):
         wrong.append(f"sweep.grid = {table!r} is not allowed: it must be a table, such as [sweep.grid].")
         return {}
@@ -119,7 +119,7 @@ def read_grid(table: Any, wrong: list[str]) -> dict[str, list[Any]]:
 
 
 def grid_value(text: str) -> tuple[str, list[Any]]:
-    """What is typed after --grid: method.lr=0.01,0.1."""
+    """Return the key and values of --grid, such as method.lr=0.01,0.1."""
     key, equals, raw = (part.strip() for part in text.partition("="))
     if not equals or not raw or "." not in key or not all(key.split(".")):
         hint = _not_a_setting(key) if key == "seed" else "write section.key=value,value, such as method.lr=0.01,0.1"
@@ -129,7 +129,7 @@ def grid_value(text: str) -> tuple[str, list[Any]]:
 
 
 def read_variants(rows: Any, wrong: list[str]) -> dict[str, Table]:
-    """Tables of settings by their label."""
+    """Return tables of settings by label."""
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         wrong.append(f"sweep.variants = {rows!r} is not allowed: it must be tables, each [[sweep.variants]].")
         return {}
@@ -137,7 +137,7 @@ def read_variants(rows: Any, wrong: list[str]) -> dict[str, Table]:
     for number, row in enumerate(rows, start=1):
         label = row.get("label")
         if not isinstance(label, str) or not label.strip() or label in variants:
-            wrong.append(f"label = {label!r} of sweep variant {number} is not allowed: each needs a text of its own.")
+            wrong.append(f"label = {label!r} of sweep variant {number} is not allowed: variants need different labels.")
             continue
         given = dict(_dotted({key: value for key, value in row.items() if key != "label"}))
         wrong += [
@@ -148,7 +148,7 @@ def read_variants(rows: Any, wrong: list[str]) -> dict[str, Table]:
 
 
 def _dotted(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Sections spelt out: `method = { lr = 1 }` is `method.lr = 1`."""
+    """Yield dotted keys and values: `method = { lr = 1 }` is `method.lr = 1`."""
     for key, value in table.items():
         if isinstance(value, Mapping) and "." not in key:
             yield from ((f"{key}.{inner}", item) for inner, item in value.items())
@@ -157,17 +157,17 @@ def _dotted(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _named_twice(axes: Axes, fixed: Table) -> list[str]:
-    """Settings that two sources fix, of which one would be in vain."""
+    """Return errors for settings that are set twice."""
     given, twice = dict(_dotted(fixed)), set(axes.grid) & set(axes.keys_of_variants())
     return [
-        *(f"{key} is in the grid and in a variant: only one of them can vary it." for key in sorted(twice)),
+        *(f"{key} is in the grid and in a variant: only one of them may set it." for key in sorted(twice)),
         *(f"--set {key} is not allowed: the sweep varies it." for key in axes.varied() if key in given),
         *(["--set seed is not allowed: the sweep varies it."] if axes.seeds and "seed" in given else []),
     ]
 
 
 def _not_a_setting(key: str) -> str:
-    return "seeds are given by sweep.seeds or --seeds" if key == "seed" else "write section.key, such as method.lr"
+    return "set seeds with sweep.seeds or --seeds" if key == "seed" else "write section.key, such as method.lr"
 
 
 def _is_whole(value: Any) -> bool:
@@ -175,7 +175,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _toml(text: str, otherwise: Any) -> Any:
-    """A value as TOML has it; something else if it is none."""
+    """Return text parsed as a TOML value, or `otherwise` if it is not one."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:

@@ -1,4 +1,4 @@
-"""What a sweep leaves in its folder beside the runs: sweep.json, runs.csv and the tables."""
+"""The files of a sweep beside its runs: sweep.json and runs.csv."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedwild.results.comparison import FinishedRun, read_run
-from fedwild.results.comparison.grouping import plain
 from fedwild.core.errors import UserError
 from fedwild.core.payload import write_atomically
+from fedwild.results.comparison import FinishedRun, read_run
+from fedwild.results.comparison.grouping import plain
 from fedwild.results.sweeps.plan import Sweep, SweepRun
 
 FORMAT = 1
 
 
 class Record:
-    """The state of a sweep's runs, kept in its folder."""
+    """The state of a sweep's runs, written to its folder."""
 
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
         self._finished: dict[Path, FinishedRun] = {}
 
     def finished(self, run: SweepRun) -> FinishedRun | None:
-        """A run's figures, if it is finished; read once."""
+        """Return a run's figures if it is finished; they are read once."""
         if run.folder not in self._finished and (run.folder / "result.json").exists():
             self._finished[run.folder] = read_run(run.folder)
         return self._finished.get(run.folder)
 
     def state(self, run: SweepRun, failures: Mapping[str, UserError]) -> str:
-        """finished, failed, unfinished or missing."""
+        """Return finished, failed, unfinished or missing."""
         if self.finished(run) is not None:
             return "finished"
         if run.planned.label in failures:
@@ -40,7 +40,7 @@ class Record:
         return "unfinished" if run.folder.exists() else "missing"
 
     def rows(self, failures: Mapping[str, UserError]) -> list[dict[str, Any]]:
-        """For each run: what was varied, its seed, state and folder."""
+        """Return the settings, seed, state and folder of each run."""
         return [
             {
                 "label": run.combination.label,
@@ -54,7 +54,7 @@ class Record:
         ]
 
     def write_plan(self) -> None:
-        """sweep.json: what the sweep is."""
+        """Write sweep.json, which describes the sweep."""
         sweep = self.sweep
         rows = [
             {
@@ -74,7 +74,7 @@ class Record:
         _write(sweep.folder / "sweep.json", json.dumps(content, indent=2, default=str) + "\n")
 
     def check_only_adds(self) -> None:
-        """Refuse a sweep that would leave runs of an earlier one in its folder without a row."""
+        """Reject a sweep that does not have all runs of an earlier one in its folder."""
         path = self.sweep.folder / "sweep.json"
         if not path.exists():
             return
@@ -83,12 +83,12 @@ class Record:
             for seed, name in row["runs"].items():
                 if name not in here:
                     raise UserError(
-                        f"--out {str(self.sweep.folder)!r} holds a sweep with {row['label']!r}, seed {seed}, which "
-                        "this one does not have with the same settings: a sweep may grow, else name another --out."
+                        f"--out {str(self.sweep.folder)!r} contains a sweep with {row['label']!r}, seed {seed}, which "
+                        "this sweep lacks with the same settings: extend the old sweep, or choose another --out."
                     )
 
     def write_runs(self, failures: Mapping[str, UserError]) -> None:
-        """runs.csv: a row for each run."""
+        """Write runs.csv, with a row for each run."""
         keys = list(dict.fromkeys(key for run in self.sweep.runs for key in run.combination.varied))
         done = {run.folder: self.finished(run) for run in self.sweep.runs}
         figures = list(dict.fromkeys(key for run in done.values() if run for key in run.figures if "." not in key))
@@ -111,7 +111,7 @@ def _earlier_rows(path: Path) -> list[dict[str, Any]]:
         assert all(isinstance(row["runs"], dict) and "label" in row for row in rows)
         return rows
     except (OSError, ValueError, KeyError, TypeError, AssertionError):
-        raise UserError(f"{str(path)!r} is damaged: delete it, and the runs beside it are found again.") from None
+        raise UserError(f"{str(path)!r} is damaged: delete it and repeat the command, which keeps the runs.") from None
 
 
 def _number(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""A sweep from its first run to its table."""
+"""Running a sweep, and its tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedwild.runs.folder import RunFolder
 
 
 class Recording(Watcher):
-    """Keeps runs.csv up to date, and lets another watcher see."""
+    """Keeps runs.csv up to date, and passes everything to another watcher."""
 
     def __init__(self, record: Record, watcher: Watcher) -> None:
         self._record = record
@@ -42,12 +42,12 @@ class Recording(Watcher):
         self._watcher.ran(planned, progress, error)
 
     def save(self) -> None:
-        """Write what is known now."""
+        """Write the current state."""
         self._record.write_runs(self._progress.failures)
 
 
 def check_sweep(sweep: Sweep, record: Record, work: WorkDisplay | None = None) -> None:
-    """Everything that can be wrong before the first run: data, networks, and what is in the folder already."""
+    """Check data, networks and the contents of the folder before the first run."""
     record.check_only_adds()
     check_kept(sweep)
     new = {run.combination.label for run in sweep.runs if not run.folder.exists()}
@@ -63,7 +63,7 @@ def check_sweep(sweep: Sweep, record: Record, work: WorkDisplay | None = None) -
 
 
 def run_sweep(sweep: Sweep, record: Record, watcher: Watcher, workers: int | None = None) -> Progress:
-    """Do the runs that are not done; what fails is noted and stops no other."""
+    """Run everything that is not finished; a failed run does not stop the others."""
     with in_use(sweep):
         record.write_plan()
         recording = Recording(record, watcher)
@@ -75,16 +75,16 @@ def run_sweep(sweep: Sweep, record: Record, watcher: Watcher, workers: int | Non
 
 @contextmanager
 def in_use(sweep: Sweep) -> Iterator[None]:
-    """Keep a second sweep out of the folder."""
+    """Lock the folder against a second sweep."""
     folder = RunFolder(sweep.folder)
     try:
         sweep.folder.mkdir(parents=True, exist_ok=True)
         folder.lock()
     except OSError as error:
-        raise UserError(f"--out {str(sweep.folder)!r} cannot be made: {error.strerror or error}.") from None
+        raise UserError(f"--out {str(sweep.folder)!r} cannot be created: {error.strerror or error}.") from None
     except UserError:
         raise UserError(
-            f"--out {str(sweep.folder)!r} is in use by another sweep: wait until it is done, or name another folder."
+            f"--out {str(sweep.folder)!r} is in use by another sweep: wait for it, or choose another folder."
         ) from None
     try:
         yield
@@ -99,7 +99,7 @@ def compared_sweep(
     failures: Mapping[str, UserError] | None = None,
     each_run: bool = False,
 ) -> Comparison:
-    """The sweep's finished runs, of which there must be one: a row for each combination or for each run."""
+    """Compare the sweep's finished runs, at least one, with a row for each combination or for each run."""
     by_row = [run for first in sweep.first_runs() for run in sweep.runs if run.combination is first.combination]
     pairs = [(run, done) for run in by_row if (done := record.finished(run)) is not None]
     labels = {done.path: run.planned.label if each_run else run.combination.label for run, done in pairs}
@@ -108,24 +108,24 @@ def compared_sweep(
 
 
 def failure_note(failures: Mapping[str, UserError]) -> str | None:
-    """Which runs a table does not have."""
-    return f"Failed and left out: {some(failures)}." if failures else None
+    """Return which runs are missing because they failed."""
+    return f"Not included, because they failed: {some(failures)}." if failures else None
 
 
 def write_tables(sweep: Sweep, table: ResultTable) -> None:
-    """The table in the sweep's folder, in every format."""
+    """Write the table to the sweep's folder in every format."""
     for format in FORMATS:
         write_table(table, sweep.folder / f"table.{format}")
 
 
 def write_reports(sweep: Sweep, record: Record, work: WorkDisplay) -> dict[Path, str]:
-    """The reports of finished runs that have none; why some could not be written, by run folder."""
-    missing = {}
+    """Write reports of finished runs that have none. Return why some could not be written, by run folder."""
+    failed = {}
     waiting = [run for run in sweep.runs if record.finished(run) and not (run.folder / "report.html").exists()]
     for number, run in enumerate(waiting):
         work.tell("writing reports", number, len(waiting))
         try:
             write_report(run.folder)
         except Exception as error:
-            missing[run.folder] = " ".join(str(error).split()) or type(error).__name__
-    return missing
+            failed[run.folder] = " ".join(str(error).split()) or type(error).__name__
+    return failed

@@ -1,4 +1,4 @@
-"""Tables of results: made once, shown in a terminal or written as HTML, CSV, LaTeX or Markdown."""
+"""Tables of results: printed on a terminal, or written as HTML, CSV, LaTeX or Markdown."""
 
 from fedwild.results.tables.formats import FORMATS, csv_text, html_fragment, latex_text, markdown_text, terminal_table
 from fedwild.results.tables.model import Cell, ResultTable, words

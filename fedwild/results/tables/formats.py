@@ -1,4 +1,4 @@
-"""A table as text in each of the formats."""
+"""A table in each of the formats."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LATEX = {
     "≥": r"$\geq$",
     "≤": r"$\leq$",
     "…": r"\dots{}",
-    # After a line's end, a bracket or a star would be an argument of it.
+    # After `\\\\`, LaTeX would read a bracket or a star as an argument.
     "[": "{[}",
     "]": "{]}",
     "*": "{*}",
@@ -60,12 +60,12 @@ p {{ margin: .4rem 0; opacity: .8 }}
 
 
 def terminal_table(table: ResultTable) -> Table:
-    """For rich's console."""
+    """Return a table for rich's console."""
     shown = Table(title=Text(_one_line(table.title)) if table.title else None)
     for column, heading in enumerate(table.headings):
         justify: Literal["right", "left"] = "right" if table.is_number(column) else "left"
         words = [word for row in table.rows for word in row[column].text.split()]
-        # Names are folded only where they would take the room of all others.
+        # Only names that would take the space of other columns are folded.
         narrowest = min(max(map(len, words), default=1), NAME_WIDTH)
         shown.add_column(Text(_one_line(heading)), justify=justify, overflow="fold", min_width=narrowest)
     for row in table.rows:
@@ -74,7 +74,7 @@ def terminal_table(table: ResultTable) -> Table:
 
 
 def csv_text(table: ResultTable) -> str:
-    """Numbers in full, a column for each; what is not defined is empty."""
+    """Return CSV with all digits of numbers, each in its own column, and undefined ones empty."""
     split = [_names(table, column) for column in range(len(table.headings))]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -95,7 +95,7 @@ def csv_text(table: ResultTable) -> str:
 
 
 def markdown_text(table: ResultTable) -> str:
-    """A table as GitHub reads it."""
+    """Return a table in GitHub's Markdown."""
     numbers = [table.is_number(column) for column in range(len(table.headings))]
     lines = [f"**{_markdown(table.title)}**", ""] if table.title else []
     lines.append(_pipes(_markdown(heading) for heading in table.headings))
@@ -106,7 +106,7 @@ def markdown_text(table: ResultTable) -> str:
 
 
 def latex_text(table: ResultTable) -> str:
-    """A `table` with the booktabs package."""
+    """Return a LaTeX `table`, which needs the booktabs package."""
     columns = "".join("r" if table.is_number(column) else "l" for column in range(len(table.headings)))
     lines = [r"\begin{table}", r"\centering"]
     if table.title:
@@ -123,7 +123,7 @@ def latex_text(table: ResultTable) -> str:
 
 
 def html_fragment(table: ResultTable) -> str:
-    """The table alone, to be put into a page."""
+    """Return the table without a page around it."""
     numbers = [' class="number"' if table.is_number(column) else "" for column in range(len(table.headings))]
     caption = f"<caption>{html.escape(table.title)}</caption>" if table.title else ""
     head = "".join(
@@ -142,7 +142,7 @@ def html_fragment(table: ResultTable) -> str:
 
 
 def html_text(table: ResultTable) -> str:
-    """A page of its own that needs nothing else."""
+    """Return a self-contained page."""
     return PAGE.format(title=html.escape(table.title or "results"), body=html_fragment(table))
 
 
@@ -155,12 +155,12 @@ FORMATS: dict[str, Callable[[ResultTable], str]] = {
 
 
 def _names(table: ResultTable, column: int) -> list[str]:
-    """What the numbers of a column are called, in the order in which they first come."""
+    """Return the names of a column's numbers, in order of first appearance."""
     return list(dict.fromkeys(name for row in table.rows for name, _ in row[column].values))
 
 
 def _plain(value: float | int | None) -> str:
-    """In full; also what only behaves like a number of Python's, such as NumPy's."""
+    """Return a number, of Python or NumPy, with all its digits."""
     if value is None or not math.isfinite(value):
         return ""
     return str(int(value)) if isinstance(value, Integral) else repr(float(value))
@@ -177,7 +177,7 @@ def _pipes(cells: Iterable[str]) -> str:
 def _markdown(text: str) -> str:
     for mark in "\\|*_`<[]~$&":
         text = text.replace(mark, f"\\{mark}")
-    # Stars beside a blank are not bold.
+    # Stars next to a space would not be read as bold.
     return _one_line(text).strip()
 
 
@@ -186,5 +186,5 @@ def _latex(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Line ends and control characters would end a row, or the whole file."""
+    """Return the text with spaces for line ends and control characters, which would end a row."""
     return "".join(character if character.isprintable() else " " for character in text)

@@ -1,4 +1,4 @@
-"""What a table of results is, whatever it will look like."""
+"""A table of results, independent of its format."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry: what people read, and for programs the numbers behind it."""
+    """One entry: the text, and the numbers behind it."""
 
     text: str
     best: bool = False
-    """In bold."""
+    """Whether it is printed in bold."""
     values: tuple[tuple[str, float | int | None], ...] = ()
-    """What CSV has in its place: a column for each, called `HEADING NAME`; nothing: the text itself."""
+    """Names and numbers that replace the text in CSV, each in a column called `HEADING NAME`."""
     number: bool = True
-    """Aligned to the right."""
+    """Whether it is aligned to the right."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class ResultTable:
                 raise ValueError(f"a row has {len(row)} cells under {len(self.headings)} headings")
 
     def is_number(self, column: int) -> bool:
-        """Whether a column is aligned to the right."""
+        """Return whether a column is aligned to the right."""
         return any(row[column].number for row in self.rows)
 
 
 def words(text: str) -> Cell:
-    """A cell that is a name, not a number."""
+    """Return a cell that is text, not a number."""
     return Cell(text, number=False)

@@ -1,4 +1,4 @@
-"""A table on a console, whatever its width."""
+"""Printing a table on a console of any width."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedwild.results.tables.model import ResultTable
 
 
 def print_table(console: Console, table: ResultTable) -> None:
-    """The table and its notes. A terminal too narrow for it gets lines; a file or a pipe has no width."""
+    """Print the table and its notes, as lines if the terminal is too narrow; a file or a pipe has no width."""
     shown = terminal_table(table)
     natural = console.measure(shown, options=console.options.update(max_width=100_000)).maximum
     if natural <= console.width:
@@ -24,7 +24,7 @@ def print_table(console: Console, table: ResultTable) -> None:
 
 
 def print_lines(console: Console, table: ResultTable) -> None:
-    """Each row as a few lines: its name, then a figure on each."""
+    """Print each row as a line with its name, followed by a line per figure."""
     if table.title:
         console.print(Text(table.title), soft_wrap=True)
     for row in table.rows:

@@ -1,4 +1,4 @@
-"""A table into a file, in the format that the file's name says."""
+"""Writing a table to a file, in the format that its suffix names."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from fedwild.results.tables.model import ResultTable
 
 
 def format_of(path: Path) -> str:
-    """html, csv, tex or md; to be asked before long work whose table would have nowhere to go."""
+    """Return html, csv, tex or md, or reject the file. Call it before long work whose result goes there."""
     format = path.suffix.lower().removeprefix(".")
     if format not in FORMATS:
         raise UserError(f"--out {str(path)!r} is not allowed: it must end with .{', .'.join(FORMATS)}.")
     if path.is_dir():
-        raise UserError(f"--out {str(path)!r} is a folder: name a file.")
+        raise UserError(f"--out {str(path)!r} is a folder: give a file name.")
     parent = next(folder for folder in path.absolute().parents if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise UserError(f"--out {str(path)!r} cannot be written: nothing can be put into {str(parent)!r}.")
+        raise UserError(f"--out {str(path)!r} cannot be written: the folder {str(parent)!r} is not writable.")
     return format
 
 
 def write_table(table: ResultTable, path: Path) -> None:
-    """Write the table, whole or not at all."""
-    # Brings torch along, which a table on a terminal does without.
+    """Write the complete table, or nothing."""
+    # This imports torch, which a table on a terminal does not need.
     from fedwild.core.payload import write_atomically
 
     text = FORMATS[format_of(path)](table)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A folder's name may have characters that UTF-8 has not.
+        # Names of folders may have characters that UTF-8 cannot encode.
         write_atomically(path, text.encode(errors="replace"), durable=False)
     except OSError as error:
         raise UserError(f"--out {str(path)!r} cannot be written: {error.strerror or error}.") from None

@@ -1,4 +1,4 @@
-"""What bends local steps or the merge, for any objective."""
+"""Corrections of local steps and of the merge, for any objective."""
 
 from fedwild.training.corrections.base import CORRECTIONS, ClientCorrection, Correction
 from fedwild.training.corrections.moon import Moon

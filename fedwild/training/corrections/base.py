@@ -1,4 +1,4 @@
-"""What a correction is. The base class corrects nothing and is registered as `none`."""
+"""The base classes of corrections. `Correction` itself corrects nothing and is registered as `none`."""
 
 from __future__ import annotations
 

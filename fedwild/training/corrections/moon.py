@@ -30,27 +30,26 @@ PREVIOUS = "previous"
 
 @CORRECTIONS.add("moon")
 class Moon(Correction):
-    """MOON: representations are drawn to the received model's, away from the client's own of its last round.
+    """MOON: pulls representations towards the received model's and away from the client's previous ones.
 
-    The representation is the network's embedding. The authors put a projection to 256 dimensions between it and the
-    head; that would make another network of every one that we have.
+    The representation is the network's embedding. The authors insert a projection to 256 dimensions between it and the
+    head, which would change every network here.
     """
 
     class Params(Settings):
-        mu: float = Field(1.0, ge=0, description="weight of the contrast; 0 corrects nothing")
-        temperature: float = Field(0.5, gt=0, description="T, by which cosines are divided")
+        mu: float = Field(1.0, ge=0, description="weight of the contrastive loss; 0 corrects nothing")
+        temperature: float = Field(0.5, gt=0, description="T, divides the cosine similarities")
 
     params: Params
 
     def at_client(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:
-        # Without a contrast the steps are plain ones, to the last bit.
-        return (
-            Contrast(client, model, self.params.mu, self.params.temperature) if self.params.mu else ClientCorrection()
-        )
+        mu, temperature = self.params.mu, self.params.temperature
+        # Without a contrast, the steps are bit-equal to plain ones.
+        return Contrast(client, model, mu, temperature) if mu else ClientCorrection()
 
 
 class Contrast(ClientCorrection):
-    """The penalty mu * mean(l_con) of a batch. A client without a model of its own yet goes without it."""
+    """The penalty mu * mean(l_con) of a batch. A client in its first round has no previous model and no penalty."""
 
     def __init__(self, client: Client, model: Network, mu: float, temperature: float) -> None:
         self.client, self.model = client, model
@@ -59,10 +58,10 @@ class Contrast(ClientCorrection):
         self.pair: tuple[Network, Network] | None = None
         """The received model and the client's previous one."""
         received, previous = client.task.weights(model), client.state.group(PREVIOUS)
-        if shapes(previous) == shapes(without_head(received)):
+        if shapes_of(previous) == shapes_of(without_head(received)):
             self.pair = (
-                frozen(model, received, client.task, "moon-global"),
-                frozen(model, {**received, **previous}, client.task, "moon-previous"),
+                frozen_copy(model, received, client.task, "moon-global"),
+                frozen_copy(model, {**received, **previous}, client.task, "moon-previous"),
             )
 
     def penalty(self, x: Tensor, y: Tensor) -> Tensor | None:
@@ -70,7 +69,7 @@ class Contrast(ClientCorrection):
             return None
         with torch.no_grad():
             h_g, h_p = (network.embed(x) for network in self.pair)
-        # The objective's pass has already shown these samples to batch-norm.
+        # The objective's forward pass has already updated batch-norm with these samples.
         with frozen_statistics(self.norms):
             h = self.model.embed(x)
         towards, away = F.cosine_similarity(h, h_g), F.cosine_similarity(h, h_p)
@@ -78,28 +77,28 @@ class Contrast(ClientCorrection):
         return self.mu * F.softplus((away - towards) / self.temperature).mean()
 
     def after_training(self, steps: int, lr: float) -> Groups:
-        """Nothing travels; the trained model stays here for the client's next round."""
+        """Keep the trained model at the client for its next round; nothing is sent."""
         if steps:
             self.client.state.put(PREVIOUS, without_head(self.client.task.weights(self.model)))
         return {}
 
 
 def without_head(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What makes the embedding. The head may have grown by the next round, and is not needed."""
+    """Return the weights that compute the embedding. The head may have grown by the next round."""
     return {name: tensor for name, tensor in weights.items() if name not in HEAD}
 
 
-def frozen(model: Network, weights: Mapping[str, Tensor], task: Task, slot: str) -> Network:
-    """A network like `model` with other weights, in evaluation mode."""
+def frozen_copy(model: Network, weights: Mapping[str, Tensor], task: Task, slot: str) -> Network:
+    """Return a network like `model` with other weights, in evaluation mode."""
     outputs, bias = model.head.out_features, model.head.bias is not None
-    if shapes(task.spec(outputs, bias)) == shapes(weights):
+    if shapes_of(task.spec(outputs, bias)) == shapes_of(weights):
         return task.network(weights, outputs, bias, slot).eval()
-    # The method has put tensors of its own into the network that it was lent.
+    # The method has added tensors to the network.
     network = copy.deepcopy(model)
     network.load_state_dict(weights)
     return network.eval()
 
 
-def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """The shape and type of each tensor."""
+def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Return the shape and type of each tensor."""
     return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}

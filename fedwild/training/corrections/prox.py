@@ -26,15 +26,15 @@ class Prox(Correction):
     params: Params
 
     def at_client(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:
-        # Without a pull the steps are plain ones, to the last bit.
+        # Without a pull, the steps are bit-equal to plain ones.
         return Pull(model, self.params.mu) if self.params.mu else ClientCorrection()
 
 
 class Pull(ClientCorrection):
     """Adds the penalty's gradient, mu (w - w_t), to that of the loss.
 
-    Autograd through the written-out penalty gives the same gradient, at the price of a graph over every weight in
-    every step. The penalty itself is never needed: the loss that is reported is the objective's.
+    Autograd through the penalty would give the same gradient, but build a graph over every weight in every step. The
+    value of the penalty is not needed: the reported loss is the objective's.
     """
 
     def __init__(self, model: Network, mu: float) -> None:
@@ -45,7 +45,7 @@ class Pull(ClientCorrection):
     @torch.no_grad()
     def before_step(self) -> None:
         for parameter in self.parameters:
-            # The penalty reaches every weight, also one that this batch's loss does not depend on.
+            # The penalty depends on every weight, including those that this batch's loss does not depend on.
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         gradients = [p.grad for p in self.parameters if p.grad is not None]

@@ -1,8 +1,8 @@
 """SCAFFOLD. Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: stochastic controlled averaging for federated
 learning. ICML 2020.
 
-Each client k keeps a control c_k, its own mean gradient, and the server the mean c of all of them. Local steps go along
-g + (c - c_k), so that a client moves where all clients together would go, not towards the minimum of its own loss.
+Each client k keeps a control c_k, its own mean gradient, and the server keeps the mean c of all of them. Local steps
+follow g + (c - c_k), so that a client moves in the direction of all clients, not towards the minimum of its own loss.
 """
 
 from __future__ import annotations
@@ -28,12 +28,10 @@ CONTROL, CHANGE = "control", "control_change"
 
 @CORRECTIONS.add("scaffold")
 class Scaffold(Correction):
-    """SCAFFOLD: each step adds c - c_k, by which all clients' mean gradient differs from the client's own."""
+    """SCAFFOLD: adds to each gradient c - c_k, the mean gradient of all clients minus the client's own."""
 
     class Params(Settings):
-        strength: float = Field(
-            0.5, ge=0, le=1, description="how much of c - c_k is added; 1 is the published one, 0 corrects nothing"
-        )
+        strength: float = Field(0.5, ge=0, le=1, description="factor of c - c_k; 1 as published, 0 corrects nothing")
 
     params: Params
 
@@ -52,22 +50,22 @@ class Scaffold(Correction):
         return {CHANGE: {name: weights[name] for name in names}} if names else {}
 
     def names(self, task: Task, weights: Mapping[str, Tensor]) -> tuple[str, ...]:
-        """Which of the global weights are parameters: a state dict does not tell them from batch-norm's statistics.
+        """Return which of the global weights are parameters, not statistics of batch-norm.
 
-        None, if these are not the weights of the task's network: then there is no common model to correct towards.
+        Empty if these are not the weights of the task's network: then there is no common model to correct towards.
         """
         if "head.weight" not in weights:
             return ()
         bias = "head.bias" in weights
         key = (task.model, repr(task.model_params), task.input_shape, bias)
         if key not in self._names:
-            # Names do not depend on the number of outputs, so this is built once in a run.
+            # Names do not depend on the number of outputs, so the network is built once per run.
             network = task.build(len(weights["head.weight"]), Rng(0), bias)
             self._names[key] = tuple(name for name, _ in network.named_parameters())
         return tuple(name for name in self._names[key] if name in weights)
 
     def at_client(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:
-        # Without strength the steps are plain ones, to the last bit.
+        # With strength 0, the steps are bit-equal to plain ones.
         names = self.names(client.task, payload.group("model")) if self.params.strength else ()
         if not names:
             return ClientCorrection()
@@ -81,46 +79,46 @@ class Scaffold(Correction):
         changes = weighted_mean(replies, CHANGE, weight=lambda reply: 1.0)
         if not changes:
             if not self.names(server.task, server.state.group("model")):
-                server.note("scaffold found no weights of the network in the server's group 'model': steps are plain")
+                server.note("scaffold has no effect: the server's group 'model' does not hold the network's weights")
             return
         present = len(server.clients)
-        # Clients that came since the last round bring a control of zero into the mean.
+        # Clients that arrived since the last round have a control of zero.
         known = server.state.info.get("controls", present) / present
         old = server.state.group(CONTROL)
         share = len(replies) / present
-        new = {name: padded(old.get(name), change) * known + change * share for name, change in changes.items()}
+        new = {name: pad_rows(old.get(name), change) * known + change * share for name, change in changes.items()}
         server.state.put(CONTROL, new)
         server.state.info["controls"] = present
 
 
 class Control(ClientCorrection):
-    """Adds strength (c - c_k) to each gradient, and takes the mean of the raw ones for the client's next control.
+    """Adds strength (c - c_k) to each gradient; the mean of the raw gradients is the client's next control.
 
-    For plain SGD at full strength that mean is option II of the paper, c_k - c + (w_t - w_k) / (tau lr), exactly: the
-    tau steps add up to w_t - w_k = lr sum (g + c - c_k). With momentum, weight decay or Adam w_t - w_k is no such sum,
-    and option II would put the optimiser's scale into the control; the mean gradient remains what c_k stands for.
+    For plain SGD at strength 1, that mean is exactly option II of the paper, c_k - c + (w_t - w_k) / (tau lr), since
+    the tau steps add up to w_t - w_k = lr sum (g + c - c_k). With momentum, weight decay or Adam they do not, and
+    option II would mix the optimiser's scale into the control, while the mean gradient keeps its meaning.
     """
 
     def __init__(
         self, parameters: Mapping[str, Tensor], common: Mapping[str, Tensor], kept: Payload, strength: float
     ) -> None:
         self.kept = kept
-        """Where the client's control is between rounds."""
+        """The client's durable state, which holds its control between rounds."""
         own = kept.group(CONTROL)
-        self.own = {name: padded(own.get(name), p.detach()) for name, p in parameters.items()}
+        self.own = {name: pad_rows(own.get(name), p.detach()) for name, p in parameters.items()}
         self.sums = {name: torch.zeros_like(p.detach()) for name, p in parameters.items()}
-        # A frozen parameter has no gradient, so its control is zero, and it is never moved.
+        # A frozen parameter has no gradient: its control is zero and it does not change.
         names = [name for name, p in parameters.items() if p.requires_grad]
         self.trained = [parameters[name] for name in names]
         self.trained_sums = [self.sums[name] for name in names]
-        c = [padded(common.get(name), self.sums[name]) for name in names]
+        c = [pad_rows(common.get(name), self.sums[name]) for name in names]
         self.shift = torch._foreach_sub(c, [self.own[name] for name in names])
         torch._foreach_mul_(self.shift, strength)
 
     @torch.no_grad()
     def before_step(self) -> None:
         for parameter in self.trained:
-            # The other clients' losses may depend on a weight that this batch's loss does not depend on.
+            # Other clients' losses may depend on a weight that this batch's loss does not depend on.
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         gradients = [p.grad for p in self.trained if p.grad is not None]
@@ -128,7 +126,7 @@ class Control(ClientCorrection):
         torch._foreach_add_(gradients, self.shift)
 
     def after_training(self, steps: int, lr: float) -> Groups:
-        """c_k+ - c_k (as the parameters); a client that took no step keeps its control."""
+        """Return c_k+ - c_k, shaped like the parameters. A client that took no step keeps its control."""
         if not steps:
             return {CHANGE: {name: torch.zeros_like(own).cpu() for name, own in self.own.items()}}
         new = {name: total / steps for name, total in self.sums.items()}
@@ -136,16 +134,16 @@ class Control(ClientCorrection):
         return {CHANGE: {name: (control - self.own[name]).cpu() for name, control in new.items()}}
 
 
-def padded(control: Tensor | None, like: Tensor) -> Tensor:
-    """A control in the shape of `like`, with zero rows for classes that the head has got since.
+def pad_rows(control: Tensor | None, like: Tensor) -> Tensor:
+    """Return a control in the shape of `like`, with zero rows for classes that were added to the head since.
 
-    Zero throughout if there is none yet, or none of a like shape.
+    It is zero if there is no control yet, or if its rows have another shape.
     """
     if control is not None and control.shape == like.shape:
         return control.to(like)
     full = torch.zeros_like(like)
     if control is not None and control.dim() == like.dim() > 0 and control.shape[1:] == like.shape[1:]:
-        # A head never shrinks; if this one did, its first rows are still the same classes.
+        # A head never shrinks; if it did, its first rows would still be the same classes.
         rows = min(len(control), len(like))
         full[:rows] = control[:rows]
     return full

@@ -1,4 +1,4 @@
-"""Local losses: what a client minimises."""
+"""Objectives: the losses that clients minimise."""
 
 from fedwild.training.objectives.balanced import Balanced
 from fedwild.training.objectives.base import OBJECTIVES, Objective

@@ -19,28 +19,28 @@ from fedwild.training.objectives.base import OBJECTIVES, Objective
 
 
 def log_shares(y: Tensor, classes: int) -> Tensor:
-    """log(K * (n_k + 1) / (n + K)) for every class (K,): 0 where all classes are equally frequent."""
+    """Return log(K * (n_k + 1) / (n + K)) for every class (K,): 0 if all classes are equally frequent."""
     counts = torch.bincount(y, minlength=classes).float()
     return (classes * (counts + 1) / (counts.sum() + classes)).log()
 
 
 def with_shares(logits: Tensor, shares: Tensor) -> Tensor:
-    """Logits (n, K) or (n, K + 1) with log shares (K,) added; an unknown output has no share of its own."""
+    """Return logits (n, K) or (n, K + 1) plus log shares (K,); nothing is added to an unknown output."""
     return logits + F.pad(shares, (0, logits.shape[1] - len(shares))).to(logits.device)
 
 
-class Sharing(Protocol):
+class HasShares(Protocol):
     """An objective that knows its client's log label shares."""
 
     extra_outputs: ClassVar[int]
     shares: Tensor | None
 
 
-S = TypeVar("S", bound=Sharing)
+S = TypeVar("S", bound=HasShares)
 
 
-def fitted_to_shares(objective: S, samples: Samples, model: Network) -> S:
-    """A copy of the objective that knows the label shares of these samples."""
+def fit_shares(objective: S, samples: Samples, model: Network) -> S:
+    """Return a copy of the objective with the label shares of these samples."""
     fitted = copy.copy(objective)
     fitted.shares = log_shares(samples.y, model.head.out_features - objective.extra_outputs)
     return fitted
@@ -48,12 +48,12 @@ def fitted_to_shares(objective: S, samples: Samples, model: Network) -> S:
 
 @OBJECTIVES.add("balanced")
 class Balanced(Objective):
-    """Cross-entropy with the client's log label shares added: rare classes are not unlearnt."""
+    """Cross-entropy with the client's log label shares added to the logits, so that rare classes are not forgotten."""
 
     shares: Tensor | None = None
 
     def on(self, samples: Samples, model: Network) -> Objective:
-        return fitted_to_shares(self, samples, model)
+        return fit_shares(self, samples, model)
 
     def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         assert self.shares is not None

@@ -1,4 +1,4 @@
-"""What an objective is."""
+"""The base class of objectives."""
 
 from __future__ import annotations
 

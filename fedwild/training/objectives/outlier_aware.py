@@ -1,7 +1,7 @@
 """FedOV's local objective. Diao, Li, He: Towards addressing label skews in one-shot federated learning. ICLR 2023.
 
-PROSER's terms, and outliers that need no second class: destroyed samples x' (section 3.4) and the same moved
-adversarially to where the model takes them for known, x'' (section 3.5).
+PROSER's terms, and outliers that need no second class: destroyed samples x' (section 3.4), and x'', the same samples
+moved adversarially to where the model considers them known (section 3.5).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class OutlierAware(Proser):
 
     class Params(Proser.Params):
         outliers: Generator = Field("destruction", description="how x' is made from x")
-        destroyed: bool = Field(True, description="count CE(f(x'), unknown)")
-        enhanced: bool = Field(True, description="count CE(f(x''), unknown)")
+        destroyed: bool = Field(True, description="whether CE(f(x'), unknown) is part of the loss")
+        enhanced: bool = Field(True, description="whether CE(f(x''), unknown) is part of the loss")
         steps: int = Field(5, ge=0, description="adversarial steps from x' to x''")
-        step_size: float = Field(0.002, ge=0, description="length of an adversarial step, inputs being in [0, 1]")
+        step_size: float = Field(0.002, ge=0, description="length of an adversarial step; inputs are in [0, 1]")
 
     params: Params
 
@@ -39,7 +39,7 @@ class OutlierAware(Proser):
         OUTLIERS[self.params.outliers].check(model.input_shape)
 
     def outliers(self, model: Network, x: Tensor, generator: torch.Generator) -> list[Tensor]:
-        """x' and x'' of a batch, as far as they count."""
+        """Return x' and x'' of a batch, those of them that are switched on."""
         batches: list[Tensor] = []
         if self.params.destroyed or self.params.enhanced:
             destroyed = OUTLIERS[self.params.outliers](x, generator)

@@ -1,6 +1,6 @@
 """PROSER. Zhou, Ye, Zhan: Learning placeholders for open-set recognition. CVPR 2021; as in FedOV's equation 1.
 
-The head has one output more than there are classes, the unknown class K. Weights of the terms are those of the
+The head has one output more than there are classes: the unknown class K. The weights of the terms are those of the
 original and of FedOV's program (1 and 0.01); FedOV's text prints them the other way round.
 """
 
@@ -18,7 +18,7 @@ from fedwild.core.errors import unknown_name
 from fedwild.core.settings import Settings
 from fedwild.data.samples import Samples
 from fedwild.models import Network
-from fedwild.training.objectives.balanced import fitted_to_shares, with_shares
+from fedwild.training.objectives.balanced import fit_shares, with_shares
 from fedwild.training.objectives.base import OBJECTIVES, Objective
 
 FIRST_DENSE = "first-dense"
@@ -30,23 +30,24 @@ class Terms(NamedTuple):
     known: Tensor
     """CE(f(x), y) over K + 1 outputs."""
     dummy: Tensor
-    """CE(f(x)\\y, K): without its own class, a sample is unknown."""
+    """CE(f(x)\\y, K): with its own class masked, a sample is unknown."""
     mix: Tensor
-    """CE(mix, K): what lies between two classes is unknown; 0 where the batch has one class only."""
+    """CE(mix, K): a mixture of two classes is unknown; 0 if the batch has only one class."""
     outliers: tuple[Tensor, ...]
     """CE(f(x'), K) for each batch of outliers."""
 
 
 @OBJECTIVES.add("proser")
 class Proser(Objective):
-    """PROSER: cross-entropy, a dummy output as second best, and mixtures of two classes as unknown."""
+    """PROSER: cross-entropy, an unknown output as second best, and mixtures of two classes as unknown."""
 
     class Params(Settings):
         dummy_weight: float = Field(1.0, ge=0, description="weight of CE(f(x) without y, unknown)")
         mix_weight: float = Field(0.01, ge=0, description="weight of CE(mixed embeddings, unknown)")
-        open_weight: float = Field(1.0, ge=0, description="weight of all that is not cross-entropy with the label")
+        open_weight: float = Field(1.0, ge=0, description="weight of all terms other than cross-entropy with the label")
         mix_after: str = Field(
-            FIRST_DENSE, description="mix after this stage of the network; first-dense: its first dense layer"
+            FIRST_DENSE,
+            description="stage of the network after which samples are mixed; first-dense: its first dense layer",
         )
         balanced: bool = Field(False, description="add the client's log label shares, as objective balanced does")
 
@@ -57,7 +58,7 @@ class Proser(Objective):
     def on(self, samples: Samples, model: Network) -> Objective:
         if not self.params.balanced:
             return self
-        return fitted_to_shares(self, samples, model)
+        return fit_shares(self, samples, model)
 
     def check(self, model: Network) -> None:
         if self.params.mix_after not in (FIRST_DENSE, *model.cuts):
@@ -79,20 +80,20 @@ class Proser(Objective):
         )
 
     def outliers(self, model: Network, x: Tensor, generator: torch.Generator) -> list[Tensor]:
-        """Batches made of x that count as unknown: none here."""
+        """Return batches made from x that count as unknown: none here."""
         return []
 
     def total(self, terms: Terms) -> Tensor:
-        """L = known + w * (a * dummy + b * mix + outliers), where w is the open weight."""
+        """Return known + w * (a * dummy + b * mix + outliers), where w is the open weight."""
         w, a, b = self.params.open_weight, self.params.dummy_weight, self.params.mix_weight
         return terms.known + w * a * terms.dummy + w * b * terms.mix + w * sum(terms.outliers)
 
     def terms(
         self, model: Network, x: Tensor, y: Tensor, outliers: Sequence[Tensor], generator: torch.Generator
     ) -> Terms:
-        """All terms from one pass through the network.
+        """Return all terms from one forward pass.
 
-        Real samples, outliers and mixtures are one batch: the cheapest way, and batch-norm sees them together.
+        Real samples, outliers and mixtures form one batch, which is cheapest, and batch-norm sees them together.
         """
         n = len(x)
         cut = self.params.mix_after if self.params.mix_after != FIRST_DENSE else model.first_dense()
@@ -106,19 +107,19 @@ class Proser(Objective):
         mix_losses = F.cross_entropy(rest[-1], unknown, reduction="none")
         return Terms(
             known=F.cross_entropy(own if self.shares is None else with_shares(own, self.shares), y),
-            dummy=F.cross_entropy(without(own, y), unknown),
+            dummy=F.cross_entropy(mask_class(own, y), unknown),
             mix=(mix_losses * differ).sum() / differ.sum().clamp_min(1),
             outliers=tuple(F.cross_entropy(out, unknown[: len(out)]) for out in rest[:-1]),
         )
 
 
 def mixtures(hidden: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """lam * h_i + (1 - lam) * h_j with one lam ~ Beta(1, 1) for all, and whether i and j differ in class (n,)."""
+    """Return lam * h_i + (1 - lam) * h_j with one lam ~ Beta(1, 1), and whether i and j differ in class (n,)."""
     lam = float(torch.rand((), generator=generator))
     partner = torch.randperm(len(y), generator=generator).to(y.device)
     return lam * hidden + (1 - lam) * hidden[partner], y != y[partner]
 
 
-def without(logits: Tensor, y: Tensor) -> Tensor:
-    """f(x)\\y: logits (n, K + 1) with the true class's entry very negative."""
+def mask_class(logits: Tensor, y: Tensor) -> Tensor:
+    """Return f(x)\\y: logits (n, K + 1) with a very negative entry for the true class."""
     return logits.scatter(1, y.unsqueeze(1), torch.finfo(logits.dtype).min / 2)

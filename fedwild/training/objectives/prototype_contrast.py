@@ -14,12 +14,12 @@ from torch.nn import functional as F
 from fedwild.core.settings import Settings
 from fedwild.data.samples import Samples
 from fedwild.models import Network
-from fedwild.training.objectives.balanced import fitted_to_shares, with_shares
+from fedwild.training.objectives.balanced import fit_shares, with_shares
 from fedwild.training.objectives.base import OBJECTIVES, Objective
 
 
 def prototype_contrast(z: Tensor, prototypes: Tensor, y: Tensor, temperature: float) -> Tensor:
-    """Eq. 4 with the logarithm that its printed form lacks: the mean of -log of
+    """Return Eq. 4 with the logarithm that its printed form lacks: the mean of -log of
 
         exp(z_i.p_y / t) / (sum_c exp(z_i.p_c / t) + sum_{j: y_j != y_i} exp(z_i.z_j / t)).
 
@@ -37,13 +37,13 @@ class PrototypeContrast(Objective):
     class Params(Settings):
         eta: float = Field(0.1, ge=0, description="weight of the contrastive loss; 0 is plain cross-entropy")
         temperature: float = Field(0.07, gt=0, description="divides the cosine similarities")
-        balanced: bool = Field(False, description="the cross-entropy takes the client's label shares into account")
+        balanced: bool = Field(False, description="add the client's log label shares, as objective balanced does")
 
     params: Params
     shares: Tensor | None = None
 
     def on(self, samples: Samples, model: Network) -> Objective:
-        return fitted_to_shares(self, samples, model) if self.params.balanced else self
+        return fit_shares(self, samples, model) if self.params.balanced else self
 
     def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         z = model.embed(x)

@@ -102,7 +102,7 @@ def test_images_of_disputed_samples_are_shown_by_class(run: Run) -> None:
     first = int(disputed.samples.index[0])
     name = dataset.classes[int(dataset.y_train[first])]
     assert torch.equal(shown.rows[name][0], dataset.x_train[first])
-    assert shown.captions[name][0] == f"{100 * float(disputed.agreement[0]):.0f} % correct"
+    assert shown.captions[name][0] == f"{100 * float(disputed.agreement[0]):.0f} % correct, row {first}"
     assert {name: len(captions) for name, captions in shown.captions.items()} == {
         name: len(images) for name, images in shown.rows.items()
     }

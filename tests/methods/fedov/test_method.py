@@ -34,7 +34,7 @@ def finished(folder: Path, method: str = "fedov", **settings: Any) -> tuple[FedO
 
 def test_every_client_uploads_its_own_model_with_an_unknown_output(tmp_path: Path) -> None:
     _, server = finished(tmp_path / "run")
-    models = server.state.members("models")
+    models = server.state.subgroups("models")
     assert list(models) == ["client-00", "client-01", "client-02"]
     assert all(model["head.weight"].shape[0] == 3 for model in models.values())
     assert not torch.equal(models["client-00"]["head.weight"], models["client-01"]["head.weight"])
@@ -42,7 +42,7 @@ def test_every_client_uploads_its_own_model_with_an_unknown_output(tmp_path: Pat
 
 def test_label_counts_and_medians_come_with_the_model(tmp_path: Path) -> None:
     _, server = finished(tmp_path / "run")
-    for name, calibration in server.state.members("calibrations").items():
+    for name, calibration in server.state.subgroups("calibrations").items():
         assert int(calibration["counts"].sum()) == server.state.info["samples"][name]
         assert calibration["medians"].shape == (2,)
 
@@ -91,7 +91,7 @@ def test_an_objective_without_an_unknown_output_is_rejected() -> None:
     ("wrong", "sentence"),
     [
         (["--set", "objective.mix_after=fc9"], "objective.mix_after 'fc9' is not known"),
-        (["--data", "VECTORS"], "objective.outliers = 'destruction' makes outliers from images"),
+        (["--data", "VECTORS"], "objective.outliers = 'destruction' needs images"),
         (["--set", "method.voting=0"], "method.voting = 0 is not allowed"),
     ],
 )

@@ -13,14 +13,14 @@ from fedwild.contract.task import weights_of
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.data.samples import Samples
-from fedwild.methods.gains.anti_forgetting import AntiForgetting, anchor_of
+from fedwild.methods.gains.adapt import AntiForgetting
 from fedwild.models import build
 from fedwild.training.corrections import ClientCorrection
 from fedwild.training.corrections.prox import Pull
 from fedwild.training.loop import LocalTraining, train
 from fedwild.training.objectives import OBJECTIVES
 from tests.methods.by_hand import PLAIN
-from tests.methods.gains.federation import client_of
+from tests.methods.gains.federation import client_of, phase_of
 
 NEW = (2, 3)
 
@@ -164,7 +164,7 @@ def test_a_larger_lambda_stays_nearer_to_the_anchor_except_for_new_rows() -> Non
 def test_the_anchor_of_an_output_for_unknown_stays_the_last_row() -> None:
     kept, model = weights_of(PLAIN.build(3, Rng(1))), weights_of(PLAIN.build(4, Rng(2)))
     bob = client_of("bob", Step("adapt-1", 0, 4), Payload.of({"stage": 1}, anchor=kept))
-    found = anchor_of(bob, Payload.of({"newcomer": "ann", "known": 2}, model=model), 1, outputs=4)
+    found = phase_of("adapt-1").anchor(bob, Payload.of({"newcomer": "ann", "known": 2}, model=model))
     for name in ("head.weight", "head.bias"):
         assert torch.equal(found[name][[0, 1, 3]], kept[name])
         assert torch.equal(found[name][2], model[name][2])
@@ -173,6 +173,6 @@ def test_the_anchor_of_an_output_for_unknown_stays_the_last_row() -> None:
 def test_the_anchor_of_an_earlier_stage_is_replaced() -> None:
     kept, model = weights_of(PLAIN.build(3, Rng(1))), weights_of(PLAIN.build(4, Rng(2)))
     bob = client_of("bob", Step("adapt-2", 0, 9), Payload.of({"stage": 1}, anchor=kept))
-    again = anchor_of(bob, Payload.of({"newcomer": "ben", "known": 2}, model=model), 2, outputs=4)
+    again = phase_of("adapt-2").anchor(bob, Payload.of({"newcomer": "ben", "known": 2}, model=model))
     assert all(torch.equal(again[name], tensor) for name, tensor in model.items())
     assert bob.state.info == {"stage": 2}

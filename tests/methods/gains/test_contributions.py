@@ -11,13 +11,7 @@ from torch import Tensor
 from fedwild.aggregation.means import weighted_mean, weighted_sum
 from fedwild.contract import Replies
 from fedwild.core.payload import Payload
-from fedwild.methods.gains.contributions import (
-    average_new_rows,
-    class_model,
-    client_weights,
-    contributions,
-    domain_model,
-)
+from fedwild.methods.gains.contributions import class_model, client_weights, domain_model
 from tests.methods.by_hand import replies_of
 
 BODY, WEIGHT, BIAS = "encoder.weight", "head.weight", "head.bias"
@@ -46,23 +40,30 @@ def random_replies(sizes: dict[str, int], rows: int = 4, seed: int = 0) -> Repli
     return replies_of(**payloads)
 
 
+def contributions(differences: dict[str, float], samples: dict[str, int], by_samples: bool) -> dict[str, float]:
+    """Return the weights of the source clients alone."""
+    found = client_weights(differences, samples, "new", by_samples)
+    del found["new"]
+    return found
+
+
 # --- Eq. 2 and 3 ---------------------------------------------------------------------------------------------
 
 
 def test_contributions_of_two_sources_by_hand() -> None:
     # a = 1/(1+1) and 1/(1+3): 2/3 and 1/3 of the source clients' share, 40 of 60 samples.
-    found = contributions({"a": 1.0, "b": 3.0}, {"a": 10, "b": 30, "new": 20}, 20, by_samples=False)
+    found = contributions({"a": 1.0, "b": 3.0}, {"a": 10, "b": 30, "new": 20}, by_samples=False)
     assert found == pytest.approx({"a": 2 / 3 * 40 / 60, "b": 1 / 3 * 40 / 60}, rel=1e-14)
 
 
 def test_contributions_by_samples_by_hand() -> None:
     # a = 10/2 and 30/4: 5/12.5 and 7.5/12.5 of the share.
-    found = contributions({"a": 1.0, "b": 3.0}, {"a": 10, "b": 30, "new": 20}, 20, by_samples=True)
+    found = contributions({"a": 1.0, "b": 3.0}, {"a": 10, "b": 30, "new": 20}, by_samples=True)
     assert found == pytest.approx({"a": 0.4 * 2 / 3, "b": 0.6 * 2 / 3}, rel=1e-14)
 
 
 def test_contributions_of_three_sources_by_hand() -> None:
-    found = contributions({"a": 0.0, "b": 1.0, "c": 0.25}, {"a": 1, "b": 2, "c": 5}, 8, by_samples=False)
+    found = contributions({"a": 0.0, "b": 1.0, "c": 0.25}, {"a": 1, "b": 2, "c": 5, "new": 8}, by_samples=False)
     whole = 1 + 0.5 + 0.8
     expected = {"a": 1 / whole * 0.5, "b": 0.5 / whole * 0.5, "c": 0.8 / whole * 0.5}
     assert found == pytest.approx(expected, rel=1e-14)
@@ -74,22 +75,22 @@ def test_the_contributions_sum_to_the_source_clients_share_of_the_samples(seed: 
     generator = torch.Generator().manual_seed(seed)
     sizes = {f"c{i}": int(torch.randint(1, 5000, (), generator=generator)) for i in range(9)}
     differences = {name: float(torch.rand((), generator=generator)) * 10**seed for name in sizes}
-    found = contributions(differences, {**sizes, "new": 700}, 700, by_samples)
+    found = contributions(differences, {**sizes, "new": 700}, by_samples)
     total = sum(sizes.values())
     assert sum(found.values()) == pytest.approx(total / (total + 700), abs=1e-12)
 
 
 def test_a_more_similar_source_client_has_more_weight() -> None:
-    found = contributions({"far": 5.0, "near": 0.1}, {"far": 9, "near": 9, "new": 9}, 9, by_samples=True)
+    found = contributions({"far": 5.0, "near": 0.1}, {"far": 9, "near": 9, "new": 9}, by_samples=True)
     assert found["near"] > found["far"] > 0
 
 
 @pytest.mark.parametrize("by_samples", [True, False])
 def test_a_source_client_without_samples_has_no_weight(by_samples: bool) -> None:
-    found = contributions({"a": 1.0, "b": 0.0}, {"a": 10, "b": 0, "new": 10}, 10, by_samples)
+    found = contributions({"a": 1.0, "b": 0.0}, {"a": 10, "b": 0, "new": 10}, by_samples)
     assert found == {"a": 0.5, "b": 0.0}
-    assert contributions({"b": 0.0}, {"b": 0, "new": 10}, 10, by_samples) == {"b": 0.0}
-    assert contributions({"b": 0.0}, {"b": 0, "new": 0}, 0, by_samples) == {"b": 0.0}
+    assert contributions({"b": 0.0}, {"b": 0, "new": 10}, by_samples) == {"b": 0.0}
+    assert contributions({"b": 0.0}, {"b": 0, "new": 0}, by_samples) == {"b": 0.0}
 
 
 @pytest.mark.parametrize(("target_weight", "expected"), [(None, 1 / 3), (2, 2.0)])
@@ -97,7 +98,7 @@ def test_the_newcomer_gets_the_rest_or_a_fixed_weight(target_weight: int | None,
     sizes, differences = {"a": 10, "b": 30, "new": 20}, {"a": 1.0, "b": 3.0}
     found = client_weights(differences, sizes, "new", True, target_weight)
     assert found.pop("new") == pytest.approx(expected)
-    assert found == contributions(differences, sizes, 20, by_samples=True)
+    assert found == contributions(differences, sizes, by_samples=True)
 
 
 # --- Eq. 4 and 5: a new domain -------------------------------------------------------------------------------
@@ -123,8 +124,7 @@ def test_a_domain_s_encoder_and_classifier_are_sums_with_their_own_weights() -> 
 def test_equal_differences_give_fedavg_s_mean(by_samples: bool, sizes: dict[str, int]) -> None:
     """Weighted by samples for any sizes; weighted by similarity alone if source clients have equal sizes."""
     replies = random_replies(sizes)
-    sources = contributions(dict.fromkeys(("a", "b", "c"), 0.37), sizes, sizes["new"], by_samples)
-    weights = {**sources, "new": 1 - sum(sources.values())}
+    weights = client_weights(dict.fromkeys(("a", "b", "c"), 0.37), sizes, "new", by_samples)
     found, mean = domain_model(replies, weights, weights), weighted_mean(replies, "model")
     assert mean is not None
     assert found.keys() == mean.keys()
@@ -136,7 +136,7 @@ def test_equal_differences_give_fedavg_s_mean(by_samples: bool, sizes: dict[str,
 
 def test_weighted_by_similarity_alone_sizes_do_not_count() -> None:
     sizes = {"a": 7, "b": 120, "new": 50}
-    sources = contributions({"a": 0.3, "b": 0.3}, sizes, 50, by_samples=False)
+    sources = contributions({"a": 0.3, "b": 0.3}, sizes, by_samples=False)
     assert sources["a"] == sources["b"]
 
 
@@ -185,7 +185,7 @@ def test_averaged_new_rows_by_hand() -> None:
         new=reply(40, [8.0], [[50.0], [20.0]], [50.0, 5.0]),
     )
     model = class_model(replies, {"a": 0.25, "b": 0.25, "new": 0.5}, "new", [1])
-    found = average_new_rows(model, replies, "new", [1])
+    found = class_model(replies, {"a": 0.25, "b": 0.25, "new": 0.5}, "new", [1], halfway=True)
     # Halfway between the newcomer's 20 and the source mean (10 * 12 + 30 * 4) / 40; old rows do not change.
     assert found[WEIGHT].tolist() == [[4.0], [(20.0 + 6.0) / 2]]
     assert found[BIAS].tolist() == [2.5, (5.0 + 1.5) / 2]
@@ -195,8 +195,7 @@ def test_averaged_new_rows_by_hand() -> None:
 
 def test_averaging_new_rows_does_not_change_old_rows() -> None:
     replies = random_replies({"a": 3, "b": 50, "new": 5})
-    model = class_model(replies, {"a": 0.4, "b": 0.1, "new": 0.5}, "new", [2])
-    found = average_new_rows(model, replies, "new", [2])
+    found = class_model(replies, {"a": 0.4, "b": 0.1, "new": 0.5}, "new", [2], halfway=True)
     mean = weighted_mean((r for r in replies if r.client != "new"), "model")
     assert mean is not None
     assert all(torch.equal(found[name][[0, 1, 3]], mean[name][[0, 1, 3]]) for name in (WEIGHT, BIAS))
@@ -205,7 +204,7 @@ def test_averaging_new_rows_does_not_change_old_rows() -> None:
 def test_without_samples_at_source_clients_new_rows_are_not_averaged() -> None:
     replies = random_replies({"a": 0, "new": 5})
     model = class_model(replies, {"a": 0.0, "new": 1.0}, "new", [2, 3])
-    found = average_new_rows(model, replies, "new", [2, 3])
+    found = class_model(replies, {"a": 0.0, "new": 1.0}, "new", [2, 3], halfway=True)
     assert all(torch.equal(found[name], model[name]) for name in model)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedwild.methods.gains.evidence import Evidence, decide_by_federation, decide_by_limits, synonym_notes
+from fedwild.methods.gains.discover import Evidence, decide_by_federation, decide_by_limits, synonym_notes
 
 
 def evidence(**given: Any) -> Evidence:

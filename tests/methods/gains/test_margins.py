@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from fedwild.core.errors import BadReply
 from fedwild.data.samples import Samples
-from fedwild.methods.gains.margins import (
+from fedwild.methods.gains.judge import (
+    accuracy,
     best_bias,
     check_margins,
     concatenate,
-    correct,
     measure_margins,
     no_margins,
 )
@@ -55,7 +55,7 @@ def test_correct_answers_at_any_bias_are_those_with_lowered_new_logits() -> None
         lowered = logits[:, :5].clone()
         lowered[:, 3:] -= bias
         # The order of samples differs.
-        assert correct(found, bias).sum() == int((lowered.argmax(1) == y).sum()), bias
+        assert accuracy(found, bias) == float((lowered.argmax(1) == y).double().mean()), bias
 
 
 def test_three_samples_by_hand() -> None:
@@ -65,8 +65,8 @@ def test_three_samples_by_hand() -> None:
     assert found["margin"].tolist() == [-2.0, -1.0, 3.0]
     assert found["new"].tolist() == [0, 0, 1]
     assert found["right"].tolist() == [1, 0, 1]
-    assert correct(found, 0.0).tolist() == [True, False, True]
-    assert correct(found, 3.0).tolist() == [True, False, False]
+    assert accuracy(found, 0.0) == 2 / 3
+    assert accuracy(found, 3.0) == 1 / 3
 
 
 def test_outputs_beyond_the_classes_are_ignored() -> None:
@@ -83,14 +83,14 @@ def test_without_new_classes_all_margins_are_0() -> None:
     found = margins_of(logits[old], y[old], 3, 3)
     assert not found["margin"].any()
     assert not found["new"].any()
-    assert correct(found, 0.0).sum() == int((logits[old, :3].argmax(1) == y[old]).sum())
+    assert accuracy(found, 0.0) == float((logits[old, :3].argmax(1) == y[old]).double().mean())
 
 
 def test_the_model_from_before_classifies_no_sample_of_a_new_class_correctly() -> None:
     logits, y = random_case(3)
     found = margins_of(logits, y, 3, 3)
     right = (logits[:, :3].argmax(1) == y) & (y < 3)
-    assert correct(found, math.inf).sum() == int(right.sum())
+    assert accuracy(found, math.inf) == float(right.double().mean())
 
 
 def test_sorted_margins_do_not_reveal_the_order_of_samples() -> None:
@@ -106,14 +106,14 @@ def test_no_samples_give_empty_margins() -> None:
     check_margins(found, 0)
     assert concatenate([]).keys() == found.keys()
     assert best_bias(concatenate([found]), 3, 2) == 0.0
-    assert len(correct(found, 0.0)) == 0
+    assert math.isnan(accuracy(found, 0.0))
 
 
 def test_margins_of_clients_are_concatenated() -> None:
     parts = [margins_of(*random_case(seed, count), 3, 5) for seed, count in ((0, 10), (1, 20))]
     both = concatenate(parts)
     assert len(both["margin"]) == 30
-    assert correct(both, 0.3).sum() == sum(correct(part, 0.3).sum() for part in parts)
+    assert accuracy(both, 0.3) == pytest.approx((10 * accuracy(parts[0], 0.3) + 20 * accuracy(parts[1], 0.3)) / 30)
 
 
 # --- the bias --------------------------------------------------------------------------------------------------

@@ -9,18 +9,15 @@ import torch
 from fedwild.contract import Server, Step
 from fedwild.core.classes import ClassRegistry
 from fedwild.core.errors import BadReply
-from fedwild.core.payload import check_like
 from fedwild.core.rng import Rng
 from fedwild.data import samples_of
 from fedwild.data.samples import Samples
 from fedwild.methods.gains.probes import (
     NOISE,
     check_moments,
-    choose_public,
     class_moments,
     draw_probes,
     merge_moments,
-    moments_spec,
     probe_samples,
 )
 from tests.methods.by_hand import PLAIN
@@ -44,7 +41,7 @@ def test_a_client_s_moments_are_means_of_inputs_and_of_their_squares() -> None:
     own = some(0, 50)
     x, y = inputs(own)
     found = class_moments(own, 4, at_least=1)
-    check_like(found, moments_spec(4, SHAPE), "moments")
+    check_moments(found, 4, SHAPE, 50)
     assert found["count"].tolist() == np.bincount(y, minlength=4).tolist()
     for c in range(3):
         assert found["mean"][c].numpy() == pytest.approx(x[y == c].mean(0), abs=1e-6)
@@ -112,24 +109,24 @@ def test_drawn_probes_lie_between_class_means_with_a_share_of_their_deviation() 
 
 
 def test_public_probes_are_public_samples_each_at_most_once() -> None:
-    everything = some(0, 40)
-    public = everything.take(torch.arange(5, 25))
-    allowed = {x.numpy().tobytes() for x in public.all()[0]}
-    found = choose_public(public, 12, generator())
+    server = Server(PLAIN, ClassRegistry.of(("a", "b")), Step("discover-1", 0, 3), Rng(0))
+    server.public = some(0, 40).take(torch.arange(5, 25))
+    allowed = {x.numpy().tobytes() for x in server.public.all()[0]}
+    found = probe_samples(server, 1, 12)
     assert found.shape == (12, *SHAPE)
     drawn = {x.numpy().tobytes() for x in found}
     assert len(drawn) == 12
     assert drawn <= allowed
-    assert torch.equal(found, choose_public(public, 12, generator()))
-    assert not torch.equal(found, choose_public(public, 12, generator(1)))
-    assert torch.equal(choose_public(public, 100, generator()), public.all()[0])
+    assert torch.equal(found, probe_samples(server, 1, 12))
+    assert not torch.equal(found, probe_samples(server, 2, 12))
+    assert torch.equal(probe_samples(server, 1, 100), server.public.all()[0])
 
 
 @pytest.mark.parametrize("counts", [[-1, 3], [5, 6], [0, 11]])
 def test_impossible_counts_are_rejected(counts: list[int]) -> None:
     with pytest.raises(BadReply, match="do not fit 10 samples"):
-        check_moments(moments_of(count=torch.tensor(counts)), 10)
-    check_moments(moments_of(), 10)
+        check_moments(moments_of(count=torch.tensor(counts)), 2, (3,), 10)
+    check_moments(moments_of(), 2, (3,), 10)
 
 
 def moments_of(**changes: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -137,18 +134,24 @@ def moments_of(**changes: torch.Tensor) -> dict[str, torch.Tensor]:
     return {**moments, **changes}
 
 
+@pytest.mark.parametrize(("classes", "shape"), [(3, (3,)), (2, (4,)), (2, (3, 1))])
+def test_moments_of_other_classes_or_shapes_are_rejected(classes: int, shape: tuple[int, ...]) -> None:
+    with pytest.raises(BadReply, match="moments"):
+        check_moments(moments_of(), classes, shape, 10)
+
+
 def test_impossible_moments_are_rejected() -> None:
     with pytest.raises(BadReply, match="a mean square is less than the square of its mean"):
-        check_moments(moments_of(square=torch.full((2, 3), 0.2)), 10)
+        check_moments(moments_of(square=torch.full((2, 3), 0.2)), 2, (3,), 10)
     with pytest.raises(BadReply, match="a mean square is less"):
-        check_moments(moments_of(square=torch.full((2, 3), -1.0), mean=torch.zeros(2, 3)), 10)
+        check_moments(moments_of(square=torch.full((2, 3), -1.0), mean=torch.zeros(2, 3)), 2, (3,), 10)
 
 
 def test_moments_of_real_samples_are_accepted() -> None:
     # Without any spread, rounding decides which of the two is larger.
     flat = Samples(torch.full((30, *SHAPE), 0.7), torch.zeros(30, dtype=torch.int64), torch.arange(30))
     for own in (flat, some(0, 500)):
-        check_moments(class_moments(own, 3, 1), len(own))
+        check_moments(class_moments(own, 3, 1), 3, SHAPE, len(own))
 
 
 # --- probes of a stage ----------------------------------------------------------------------------------------

@@ -24,7 +24,6 @@ from fedwild.methods.gains.shifts import (
     own_shift,
     pairwise_shifts,
     pooled_variance,
-    shared_classes,
     shifts_between_sources,
     upper_quantile,
 )
@@ -248,11 +247,6 @@ def test_mean_embeddings_are_over_all_samples_of_the_classes_that_any_client_has
     assert found.dtype == torch.float32
     assert found.numpy() == pytest.approx(np.stack([x[y == c].mean(0) for c in range(3)]), abs=1e-5)
     assert mean_embeddings([], 5, 4).shape == (0, 4)
-
-
-def test_classes_are_matched_by_name() -> None:
-    assert shared_classes(["b", "x", "a"], ("a", "b", "c")) == {0: 1, 2: 0}
-    assert shared_classes(["x"], ("a",)) == {}
 
 
 def test_the_nearest_known_class_of_declared_classes_with_enough_samples() -> None:

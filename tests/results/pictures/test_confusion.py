@@ -16,7 +16,8 @@ from sklearn.metrics import confusion_matrix
 from fedwild import api
 from fedwild.core.errors import UserError
 from fedwild.lifecycle.run import Run
-from fedwild.results.pictures.confusion import Confusion, draw, figures, table_of, write
+from fedwild.results.pictures.confusion import Confusion, draw, figures, table_of
+from fedwild.results.pictures.files import write_figure
 from fedwild.results.pictures.shown_run import ShownRun
 from tests.conftest import Cli, Refused, unfinish
 
@@ -152,7 +153,7 @@ def test_the_title_says_what_is_shown() -> None:
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
 def test_the_same_matrix_gives_the_same_bytes(kind: str, tmp_path: Path) -> None:
     for name, last in (("a", 2), ("b", 2), ("c", 3)):
-        write(confusion_of([[1, 0], [1, last]]), tmp_path / f"{name}.{kind}")
+        write_figure(draw(confusion_of([[1, 0], [1, last]])), tmp_path / f"{name}.{kind}")
     first, again, other = ((tmp_path / f"{name}.{kind}").read_bytes() for name in "abc")
     assert first == again != other
 
@@ -208,7 +209,7 @@ def test_a_personal_run_asks_whose_model(personal: Run, refused: Refused) -> Non
 
 def test_no_run_and_a_run_without_a_finished_round_are_refused(finished: Path, refused: Refused) -> None:
     assert "'none' does not exist" in refused(*SHOW, "none")
-    assert "has no model yet: `fedwild resume` it first" in refused(*SHOW, unfinish(finished, rounds=0))
+    assert "has no model yet: run `fedwild resume " in refused(*SHOW, unfinish(finished, rounds=0))
 
 
 def test_a_run_without_its_data_or_with_no_test_samples_is_refused(tmp_path: Path, refused: Refused) -> None:

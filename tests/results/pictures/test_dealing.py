@@ -12,7 +12,8 @@ from PIL import Image
 from rich.console import Console
 
 from fedwild.data import DataSettings, make_split
-from fedwild.results.pictures.dealing import class_counts, draw, terminal_picture, write
+from fedwild.results.pictures.dealing import class_counts, draw, terminal_picture
+from fedwild.results.pictures.files import write_figure
 from tests.data.helpers import toy
 
 
@@ -68,7 +69,7 @@ def test_the_figure_shows_every_count_and_fits_on_a_page(tmp_path: Path, clients
         totals = [text.get_text() for text in axes.texts if getattr(text, "xy", (0, 0))[0] == 1][: len(split.clients)]
         assert totals == [str(total) for total in class_counts(dataset, split).sum(axis=1)]
         assert [label.get_text() for label in axes.get_xticklabels()] == ["class0", "class1", "class2", "class3"]
-    write(dataset, split, tmp_path / "p.png")
+    write_figure(draw(dataset, split), tmp_path / "p.png")
     with Image.open(tmp_path / "p.png") as image:
         assert image.format == "PNG"
         assert max(image.size) < 2500
@@ -89,5 +90,5 @@ def test_the_same_split_gives_the_same_file(kind: str, tmp_path: Path) -> None:
     dataset = toy(per_class=50)
     split = make_split(dataset, DataSettings(novel=1), "iid", {}, 5, 0)
     for name in "ab":
-        write(dataset, split, tmp_path / f"{name}.{kind}")
+        write_figure(draw(dataset, split), tmp_path / f"{name}.{kind}")
     assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()

@@ -32,8 +32,8 @@ from fedwild.results.pictures.features import (
     map_embeddings,
     perplexity_for,
     same_kind_shares,
-    write,
 )
+from fedwild.results.pictures.files import write_figure
 from fedwild.results.pictures.shown_run import ShownRun
 from fedwild.results.pictures.style import COLOURS, INK
 from tests.conftest import Cli, Refused, unfinish
@@ -268,14 +268,14 @@ def test_long_names_are_cut_and_the_title_says_whose_model_it_is() -> None:
 def test_many_points_are_one_image_in_a_vector_format(tmp_path: Path) -> None:
     sizes = []
     for number in (5000, 5001):
-        write(features_of(random_points(number), ["a"] * number), tmp_path / "a.svg")
+        write_figure(draw(features_of(random_points(number), ["a"] * number)), tmp_path / "a.svg")
         sizes.append((tmp_path / "a.svg").stat().st_size)
     assert sizes[0] > 2 * sizes[1]
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_another_map(fedavg: Run, tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        write(feature_figures(fedavg, SAMPLES, seed), tmp_path / f"{name}.png")
+        write_figure(draw(feature_figures(fedavg, SAMPLES, seed)), tmp_path / f"{name}.png")
     first, again, other = ((tmp_path / f"{name}.png").read_bytes() for name in "abc")
     assert first == again != other
 
@@ -287,7 +287,7 @@ def test_the_command_draws_the_map(cli: Cli, fedavg: Run, shown: Features) -> No
     outcome = cli(*SHOW, fedavg.path, "--samples", str(SAMPLES))
     assert (outcome.code, outcome.err) == (0, "")
     assert "picture written to features.png" in outcome.out
-    write(shown, Path("expected.png"))
+    write_figure(draw(shown), Path("expected.png"))
     assert Path("features.png").read_bytes() == Path("expected.png").read_bytes()
 
 
@@ -367,7 +367,7 @@ def test_no_run_a_run_without_a_finished_round_and_one_without_its_data_are_refu
     finished: Path, refused: Refused
 ) -> None:
     assert "'none' does not exist" in refused(*SHOW, "none")
-    assert "has no model yet: `fedwild resume` it first" in refused(*SHOW, unfinish(finished, rounds=0))
+    assert "has no model yet: run `fedwild resume " in refused(*SHOW, unfinish(finished, rounds=0))
     images = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
     np.savez("own.npz", x=images, y=np.arange(40) % 2)
     tables = {"method": {"name": "fedavg", "rounds": 1}, "model": {"name": "mlp", "hidden": [4]}}

@@ -23,8 +23,8 @@ from fedwild.lifecycle.run import Run
 from fedwild.methods.gal.method import GAL
 from fedwild.openset.predictors import Vote
 from fedwild.results.pictures import novel
-from fedwild.results.pictures.novel import Held, NovelClass, NovelFigures, heading, novel_figures, sheet_of, write
-from fedwild.results.pictures.sheet import GAP, HEADING, LINE, MARGIN, Layout, Sheet, draw
+from fedwild.results.pictures.novel import Held, NovelClass, NovelFigures, heading, novel_figures, sheet_of
+from fedwild.results.pictures.sheet import GAP, HEADING, LINE, MARGIN, Layout, Sheet, draw, write
 from tests.conftest import DISCOVERING, TINY, Cli, Refused, unfinish
 from tests.tiny import tiny_dataset
 
@@ -156,8 +156,8 @@ def test_vectors_have_figures_but_no_picture(cli: Cli, refused: Refused) -> None
     rng = np.random.default_rng(0)
     labels = np.arange(120) % 4
     np.savez("vectors.npz", x=rng.normal(size=(120, 7)) + 3 * np.eye(4, 7)[labels], y=labels)
-    tables = {**DISCOVERING, "data": {"name": "vectors.npz", "known": 2, "novel": 1}}
-    tables["method"] = {**DISCOVERING["method"], "stages": 1}
+    tables: dict[str, Any] = {**DISCOVERING, "data": {"name": "vectors.npz", "known": 2, "novel": 1}}
+    tables["method"] = {**tables["method"], "stages": 1}
     run = api.run(tables, clients=2, workers=0, out="run")
     assert sum(one["answered"] for one in novel.figures(run)["classes"]) > 0
     error = refused(*SHOW, "run")
@@ -314,8 +314,8 @@ def test_a_run_that_found_nothing_is_refused(cli: Cli, refused: Refused) -> None
 def test_a_run_without_its_data_is_refused(cli: Cli, refused: Refused) -> None:
     images = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
     np.savez("own.npz", x=images, y=np.arange(60) % 3)
-    tables = {**DISCOVERING, "data": {"name": "own.npz", "known": 2, "novel": 1}}
-    tables["method"] = {**DISCOVERING["method"], "stages": 1, "rounds": 1}
+    tables: dict[str, Any] = {**DISCOVERING, "data": {"name": "own.npz", "known": 2, "novel": 1}}
+    tables["method"] = {**tables["method"], "stages": 1, "rounds": 1}
     api.run(tables, clients=2, workers=0, out="run")
     assert cli(*SHOW, "run").code == 0
     shutil.move("own.npz", "elsewhere.npz")
@@ -334,7 +334,7 @@ def test_a_method_that_does_not_answer_with_one_network_is_refused(
 
 def test_python_can_draw_it_too(discovered: Path, tmp_path: Path) -> None:
     run = Run(discovered)
-    write(novel_figures(run, "client-00"), run, tmp_path / "own.png")
+    write(sheet_of(novel_figures(run, "client-00"), run.experiment.dataset, run.config.data), tmp_path / "own.png")
     with Image.open(tmp_path / "own.png") as image:
         assert image.format == "PNG"
     with pytest.raises(UserError, match="--client 'nobody' is not known"):

@@ -12,29 +12,29 @@ from tests.conftest import TINY, Cli, Refused
 
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs end with a report, as they do for users."""
+    """Let runs end with a report, as by default."""
     monkeypatch.delenv("FEDWILD_REPORT")
 
 
-def test_the_command_writes_the_page_and_names_it(cli: Cli, finished: Path) -> None:
+def test_command_writes_the_page_and_prints_its_path(cli: Cli, finished: Path) -> None:
     outcome = cli("report", finished)
     assert (outcome.code, outcome.out, outcome.err) == (0, f"report: {finished}/report.html\n", "")
     assert (finished / "report.html").read_text().startswith("<!doctype html>")
 
 
-def test_json_names_file_and_size_and_quiet_says_nothing(cli: Cli, finished: Path, tmp_path: Path) -> None:
-    told = json.loads(cli("report", finished, "--out", "x.html", "--json").out)
-    assert told == {"run": str(finished), "report": "x.html", "bytes": (tmp_path / "x.html").stat().st_size}
+def test_json_gives_file_and_size_and_quiet_prints_nothing(cli: Cli, finished: Path, tmp_path: Path) -> None:
+    printed = json.loads(cli("report", finished, "--out", "x.html", "--json").out)
+    assert printed == {"run": str(finished), "report": "x.html", "bytes": (tmp_path / "x.html").stat().st_size}
     assert cli("report", finished, "--quiet").out == ""
 
 
-def test_workers_change_nothing(cli: Cli, finished: Path, tmp_path: Path) -> None:
+def test_page_does_not_depend_on_workers(cli: Cli, finished: Path, tmp_path: Path) -> None:
     cli("report", finished, "--out", "a.html")
     assert cli("report", finished, "--out", "b.html", "--workers", "1").code == 0
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
-def test_wrong_arguments_are_refused_by_name(refused: Refused, finished: Path, tmp_path: Path) -> None:
+def test_invalid_arguments_are_rejected(refused: Refused, finished: Path, tmp_path: Path) -> None:
     assert "run folder 'nowhere' does not exist" in refused("report", "nowhere")
     assert "--workers x is not allowed" in refused("report", finished, "--workers", "x")
     assert "is a folder" in refused("report", finished, "--out", tmp_path)
@@ -42,7 +42,7 @@ def test_wrong_arguments_are_refused_by_name(refused: Refused, finished: Path, t
 
 
 @pytest.mark.usefixtures("reports")
-def test_runs_end_with_a_report_unless_told_otherwise(cli: Cli) -> None:
+def test_runs_end_with_a_report_unless_disabled(cli: Cli) -> None:
     outcome = cli("run", *TINY, "--rounds", "1", "--quiet", "--out", "a")
     assert outcome.out.splitlines()[-1] == "report: a/report.html"
     assert Path("a/report.html").exists()
@@ -53,20 +53,20 @@ def test_runs_end_with_a_report_unless_told_otherwise(cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("reports")
-def test_with_json_standard_output_stays_the_result_alone(cli: Cli) -> None:
+def test_with_json_standard_output_is_only_the_result(cli: Cli) -> None:
     outcome = cli("run", *TINY, "--rounds", "1", "--quiet", "--json", "--out", "a")
     assert json.loads(outcome.out) == json.loads(Path("a/result.json").read_text())
     assert Path("a/report.html").exists()
 
 
-def test_the_environment_can_turn_reports_off(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_disables_reports(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDWILD_REPORT", "no")
     assert "report" not in cli("run", *TINY, "--rounds", "1", "--quiet", "--out", "a").out
     assert not Path("a/report.html").exists()
 
 
 @pytest.mark.usefixtures("reports")
-def test_ctrl_c_while_the_report_is_written_says_how_to_have_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_the_report_is_written_leaves_the_run_finished(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -77,7 +77,7 @@ def test_ctrl_c_while_the_report_is_written_says_how_to_have_it(cli: Cli, monkey
 
 
 @pytest.mark.usefixtures("reports")
-def test_a_report_that_fails_does_not_spoil_the_run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_of_the_report_does_not_affect_the_run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("no\nroom")
 

@@ -1,4 +1,4 @@
-"""What a log says, put in order."""
+"""The log of a run by rounds, clients and phases."""
 
 from __future__ import annotations
 
@@ -24,43 +24,44 @@ EVENTS: list[dict[str, Any]] = [
 ]
 
 
-def test_rounds_count_from_one_and_only_measured_ones_have_figures() -> None:
+def test_rounds_count_from_1_and_only_evaluated_ones_have_metrics() -> None:
     history = History(EVENTS)
     assert [row.number for row in history.rounds] == [1, 2]
-    assert [row.number for row in history.measured] == [2]
+    assert [row.number for row in history.evaluated] == [2]
     assert (history.done, history.planned) == (3, 3)
     assert history.borders == [(1.0, "train"), (2.0, "tune")]
 
 
-def test_clients_come_by_name_with_their_losses_and_costs() -> None:
+def test_clients_are_sorted_and_have_losses_and_costs() -> None:
     clients = History(EVENTS).clients
     assert list(clients) == ["a", "b"]
     assert clients["a"].losses == {1: None}
     assert clients["a"].failures == 1
     assert clients["a"].bytes_down == 7
-    assert clients["b"].losses == {1: 2.0, 2: None}, "what is no number is no loss"
+    assert clients["b"].losses == {1: 2.0, 2: None}, "a loss that is not a number is ignored"
+    assert (clients["a"].rounds, clients["b"].rounds) == ({1}, {1, 2})
 
 
 def test_costs_add_up_by_phase() -> None:
     costs = History(EVENTS).costs
-    assert (costs["train"].train_seconds, costs["train"].evaluation_seconds) == (2, 1)
+    assert (costs["train"].training_seconds, costs["train"].evaluation_seconds) == (2, 1)
     assert (costs["train"].bytes_up, costs["train"].bytes_down) == (11, 22)
     assert (costs["tune"].bytes_up, costs["tune"].bytes_down) == (100, 205)
 
 
-def test_an_empty_log_is_no_error() -> None:
+def test_empty_log() -> None:
     history = History([])
     assert (history.rounds, history.clients, history.done, history.planned, history.borders) == ([], {}, 0, 0, [])
 
 
-def test_rounds_of_the_run_before_cost_this_one_nothing() -> None:
+def test_costs_exclude_rounds_of_the_run_that_is_continued() -> None:
     costs = History(EVENTS, first_index=1).costs
     assert list(costs) == ["tune"]
-    assert (costs["tune"].rounds, costs["tune"].train_seconds) == (1, 4)
+    assert (costs["tune"].rounds, costs["tune"].training_seconds) == (1, 4)
     assert (costs["tune"].bytes_up, costs["tune"].bytes_down) == (100, 205)
 
 
-def test_rounds_of_the_run_before_cost_its_clients_nothing() -> None:
+def test_costs_of_clients_exclude_rounds_of_the_run_that_is_continued() -> None:
     clients = History(EVENTS, first_index=1).clients
     assert (clients["b"].bytes_up, clients["b"].seconds) == (100, 0)
     assert clients["b"].losses[1] == 2.0

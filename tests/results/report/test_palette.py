@@ -1,4 +1,4 @@
-"""The page's colours can be read."""
+"""The contrast of the page's colours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def rgb(name: str, theme: int) -> np.ndarray:
 
 
 def contrast(a: np.ndarray, b: np.ndarray) -> float:
-    """The ratio of WCAG 2."""
+    """Return the contrast ratio of WCAG 2."""
 
     def light(colour: np.ndarray) -> float:
         linear = np.where(colour <= 0.03928, colour / 12.92, ((colour + 0.055) / 1.055) ** 2.4)
@@ -26,14 +26,14 @@ def contrast(a: np.ndarray, b: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("theme", [0, 1])
-def test_text_in_cells_can_be_read_at_every_shade(theme: int) -> None:
+def test_text_in_cells_has_contrast_at_every_shade(theme: int) -> None:
     for shade in np.linspace(0.04, 1, 97).tolist():
         cell = shade * rgb("heat", theme) + (1 - shade) * rgb("card", theme)
         assert contrast(rgb(ink(shade), theme), cell) >= 4, shade
 
 
 @pytest.mark.parametrize("theme", [0, 1])
-def test_text_and_series_stand_out(theme: int) -> None:
+def test_text_and_series_have_contrast(theme: int) -> None:
     for ground in ("page", "card"):
         for text in ("ink", "muted", "accent"):
             assert contrast(rgb(text, theme), rgb(ground, theme)) >= 4.5, (text, ground)
@@ -44,7 +44,7 @@ def test_text_and_series_stand_out(theme: int) -> None:
         assert contrast(rgb(f"c{number}", theme), rgb("card", theme)) >= 1.9, number
 
 
-def test_dark_colours_are_for_screens_only() -> None:
+def test_dark_colours_apply_to_screens_only() -> None:
     light, _, dark = stylesheet().partition("@media screen")
     assert COLOURS["page"][0] in light
     assert COLOURS["page"][1] not in light

@@ -1,4 +1,4 @@
-"""MOON: the contrast as printed, with frozen models beside the one that trains, and plain FedAvg where mu is 0."""
+"""MOON: the printed contrastive loss, models that stay frozen, and plain FedAvg if mu is 0."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedwild.models import Network
 from fedwild.models.norms import norm_layers
 from fedwild.runs.events import read_events
 from fedwild.training.corrections import ClientCorrection, Moon
-from fedwild.training.corrections.moon import PREVIOUS, Contrast, unrecorded
+from fedwild.training.corrections.moon import PREVIOUS, Contrast
 from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset, tiny_experiment
 
 WITH_NORMS = {"name": "digit-cnn", "width": 0.1}
@@ -47,7 +47,7 @@ def batch() -> Tensor:
 
 
 def moved(network: Network, seed: int, by: float = 0.1) -> Network:
-    """The network after a step of some kind."""
+    """Return the network after a random change of its weights."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in network.parameters():
@@ -56,7 +56,7 @@ def moved(network: Network, seed: int, by: float = 0.1) -> Network:
 
 
 class Setting:
-    """A client in its second round: received weights, other ones of its own, and a model that has moved on."""
+    """A client in its second round: received weights, its previous ones, and a model that has changed since."""
 
     def __init__(self, model: str = "mlp", mu: float = 1.0, temperature: float = 0.5, **params: Any) -> None:
         self.task = Task((1, 8, 8), model, params)
@@ -67,13 +67,11 @@ class Setting:
         own = {name: t for name, t in weights_of(self.previous).items() if not name.startswith("head.")}
         self.client = client_of(self.task, Payload.of(previous=own))
         self.model = self.task.network(weights_of(self.received), 3)
-        self.client_correction = Moon(Moon.Params(mu=mu, temperature=temperature)).at_client(
-            self.client, self.model, Payload()
-        )
+        self.contrast = Moon(Moon.Params(mu=mu, temperature=temperature)).at_client(self.client, self.model, Payload())
         moved(self.model, seed=3)
 
     def embeddings(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """h, h_g and h_p (n, d) without the correction's help."""
+        """Return h, h_g and h_p (n, d), computed without the correction."""
         before = weights_of(self.model)
         h = self.model.embed(x)
         with torch.no_grad():
@@ -83,8 +81,8 @@ class Setting:
             return h, self.received.eval().embed(x), self.previous.eval().embed(x)
 
 
-def written_out(h: Tensor, h_g: Tensor, h_p: Tensor, mu: float, temperature: float) -> float:
-    """The penalty in plain numbers."""
+def penalty_by_hand(h: Tensor, h_g: Tensor, h_p: Tensor, mu: float, temperature: float) -> float:
+    """Return the penalty, computed with plain numbers."""
     losses = []
     for a, b, c in zip(h.tolist(), h_g.tolist(), h_p.tolist(), strict=True):
 
@@ -96,42 +94,42 @@ def written_out(h: Tensor, h_g: Tensor, h_p: Tensor, mu: float, temperature: flo
     return mu * sum(losses) / len(losses)
 
 
-# --- the penalty ---------------------------------------------------------------------------------------------
+# --- the penalty --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("mu", "temperature"), [(1.0, 0.5), (5.0, 0.5), (0.1, 2.0)])
 @pytest.mark.parametrize("model", [("mlp", {"hidden": [8, 6]}), ("digit-cnn", {"width": 0.1})])
-def test_the_penalty_is_the_papers(model: Any, mu: float, temperature: float) -> None:
+def test_the_penalty_is_that_of_the_paper(model: Any, mu: float, temperature: float) -> None:
     setting = Setting(model[0], mu, temperature, **model[1])
     h, h_g, h_p = setting.embeddings(batch())
-    expected = written_out(h, h_g, h_p, mu, temperature)
-    penalty = setting.client_correction.penalty(batch(), LABELS)
+    expected = penalty_by_hand(h, h_g, h_p, mu, temperature)
+    penalty = setting.contrast.penalty(batch(), LABELS)
     assert penalty is not None
     assert penalty.item() == pytest.approx(expected, rel=1e-5)
-    # And not what it is where the three agree, log 2.
+    # If the three agreed, it would be log 2.
     assert abs(expected - mu * math.log(2)) > 1e-3 * mu
 
 
-def test_the_gradient_is_that_of_the_written_out_formula_and_reaches_the_local_model_only() -> None:
+def test_the_gradient_is_that_of_the_formula_and_reaches_only_the_local_model() -> None:
     setting = Setting(hidden=[8, 6])
     h, h_g, h_p = setting.embeddings(batch())
     near = (nn.functional.cosine_similarity(h, h_g) / 0.5).exp()
     far = (nn.functional.cosine_similarity(h, h_p) / 0.5).exp()
     body = {name: p for name, p in setting.model.named_parameters() if not name.startswith("head.")}
     expected = torch.autograd.grad(-(near / (near + far)).log().mean(), list(body.values()))
-    penalty = setting.client_correction.penalty(batch(), LABELS)
+    penalty = setting.contrast.penalty(batch(), LABELS)
     assert penalty is not None
     penalty.backward()
     for p, theirs in zip(body.values(), expected, strict=True):
         assert p.grad is not None
         assert torch.allclose(p.grad, theirs, rtol=1e-4, atol=1e-7)
     assert setting.model.head.weight.grad is None
-    assert isinstance(setting.client_correction, Contrast)
-    assert setting.client_correction.pair is not None
-    assert all(p.grad is None for network in setting.client_correction.pair for p in network.parameters())
+    assert isinstance(setting.contrast, Contrast)
+    assert setting.contrast.pair is not None
+    assert all(p.grad is None for network in setting.contrast.pair for p in network.parameters())
 
 
-def test_steps_along_it_lead_to_the_received_representation() -> None:
+def test_descent_moves_towards_the_received_representation() -> None:
     setting = Setting(hidden=[8, 6])
 
     def lead() -> float:
@@ -143,19 +141,19 @@ def test_steps_along_it_lead_to_the_received_representation() -> None:
     optimiser = torch.optim.SGD([p for n, p in setting.model.named_parameters() if "head" not in n], lr=0.1)
     for _ in range(20):
         optimiser.zero_grad()
-        penalty = setting.client_correction.penalty(batch(), LABELS)
+        penalty = setting.contrast.penalty(batch(), LABELS)
         assert penalty is not None
         penalty.backward()
         optimiser.step()
     assert lead() > before + 0.01
 
 
-def test_the_frozen_models_stay_where_they_were() -> None:
+def test_the_frozen_models_do_not_change() -> None:
     setting = Setting("digit-cnn", width=0.1)
-    assert isinstance(setting.client_correction, Contrast)
-    assert setting.client_correction.pair is not None
-    first, second = setting.client_correction.pair
-    setting.client_correction.penalty(batch(), LABELS)
+    assert isinstance(setting.contrast, Contrast)
+    assert setting.contrast.pair is not None
+    first, second = setting.contrast.pair
+    setting.contrast.penalty(batch(), LABELS)
     moved(setting.model, seed=9, by=1.0)
     x = batch()
     with torch.no_grad():
@@ -164,56 +162,32 @@ def test_the_frozen_models_stay_where_they_were() -> None:
     assert not any(module.training for network in (first, second) for module in network.modules())
 
 
-# --- batch-norm ----------------------------------------------------------------------------------------------
+# --- batch-norm ---------------------------------------------------------------------------------------------
 
 
-def test_the_second_pass_leaves_running_statistics_alone() -> None:
+def test_the_second_pass_does_not_change_running_statistics() -> None:
     setting = Setting("digit-cnn", width=0.1)
     before = {name: b.clone() for name, b in setting.model.named_buffers()}
     assert before
-    setting.client_correction.penalty(batch(), LABELS)
+    setting.contrast.penalty(batch(), LABELS)
     assert all(torch.equal(b, before[name]) for name, b in setting.model.named_buffers())
     assert all(layer.track_running_stats for layer in norm_layers(setting.model).values())
-    # The same pass without the precaution does change them.
+    # A plain pass does change them.
     setting.model.embed(batch())
     assert not all(torch.equal(b, before[name]) for name, b in setting.model.named_buffers())
 
 
-def test_inside_unrecorded_outputs_and_gradients_are_those_of_training() -> None:
-    network = Task((1, 8, 8), "digit-cnn", {"width": 0.1}).build(3, Rng(0))
-    layers = list(norm_layers(network).values())
-    with unrecorded(layers):
-        inside = network.embed(batch())
-    inside.square().sum().backward()
-    gradients = [p.grad.clone() for p in network.parameters() if p.grad is not None]
-    network.zero_grad()
-    outside = network.embed(batch())
-    outside.square().sum().backward()
-    assert torch.equal(inside, outside)
-    again = [p.grad for p in network.parameters() if p.grad is not None]
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(gradients, again, strict=True))
-    assert not torch.allclose(outside, network.eval().embed(batch()))
+# --- the client's state -------------------------------------------------------------------------------------
 
 
-def test_statistics_are_recorded_again_after_an_error() -> None:
-    layers = [nn.BatchNorm1d(2)]
-    with pytest.raises(RuntimeError), unrecorded(layers):
-        assert not layers[0].track_running_stats
-        raise RuntimeError
-    assert layers[0].track_running_stats
-
-
-# --- what a client keeps -------------------------------------------------------------------------------------
-
-
-def test_the_first_round_has_no_penalty_and_leaves_a_model_without_its_head() -> None:
+def test_the_first_round_has_no_penalty_and_keeps_a_model_without_its_head() -> None:
     task = Task((1, 8, 8), "digit-cnn", {"width": 0.1})
     client = client_of(task)
     model = task.network(weights_of(task.build(3, Rng(0))), 3)
-    client_correction = Moon(Moon.Params()).at_client(client, model, Payload())
-    assert client_correction.penalty(batch(), LABELS) is None
+    contrast = Moon(Moon.Params()).at_client(client, model, Payload())
+    assert contrast.penalty(batch(), LABELS) is None
     moved(model, seed=1)
-    assert client_correction.after_training(1, 0.1) == {}
+    assert contrast.after_training(1, 0.1) == {}
     kept, trained = client.state.group(PREVIOUS), model.state_dict()
     assert set(kept) == {name for name in trained if name not in ("head.weight", "head.bias")}
     assert all(torch.equal(tensor, trained[name]) for name, tensor in kept.items())
@@ -221,37 +195,35 @@ def test_the_first_round_has_no_penalty_and_leaves_a_model_without_its_head() ->
     assert not torch.equal(next(iter(kept.values())), next(iter(trained.values())))
 
 
-def test_a_client_that_took_no_step_keeps_its_model() -> None:
+def test_a_client_without_a_training_step_keeps_its_model() -> None:
     setting = Setting(hidden=[8, 6])
     before = dict(setting.client.state.tensors)
-    setting.client_correction.after_training(0, 0.1)
+    setting.contrast.after_training(0, 0.1)
     assert all(setting.client.state.tensors[name] is tensor for name, tensor in before.items())
 
 
-def test_a_model_of_another_shape_is_not_contrasted_with() -> None:
+def test_a_previous_model_of_another_shape_is_ignored() -> None:
     small, large = (Task((1, 8, 8), "mlp", {"hidden": [width]}) for width in (4, 5))
     own = weights_of(small.build(3, Rng(0)))
     client = client_of(large, Payload.of(previous={name: own[name] for name in own if "head" not in name}))
-    client_correction = Moon(Moon.Params()).at_client(
-        client, large.network(weights_of(large.build(3, Rng(0))), 3), Payload()
-    )
-    assert client_correction.penalty(batch(), LABELS) is None
+    contrast = Moon(Moon.Params()).at_client(client, large.network(weights_of(large.build(3, Rng(0))), 3), Payload())
+    assert contrast.penalty(batch(), LABELS) is None
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_head_of_any_size_will_do(bias: bool) -> None:
+def test_the_head_may_have_any_size(bias: bool) -> None:
     task = Task((1, 8, 8), "mlp", {"hidden": [8, 6]})
     own = weights_of(moved(task.build(2, Rng(0)), seed=1))
     client = client_of(task, Payload.of(previous={name: own[name] for name in own if "head" not in name}))
     model = task.network(weights_of(task.build(4, Rng(0), bias)), 4, bias)
-    client_correction = Moon(Moon.Params()).at_client(client, model, Payload())
-    penalty = client_correction.penalty(batch(), LABELS)
+    contrast = Moon(Moon.Params()).at_client(client, model, Payload())
+    penalty = contrast.penalty(batch(), LABELS)
     assert penalty is not None
-    # The local model is still the received one: no cosine is larger than that of h with itself.
+    # The local model is still the received one, and no cosine is larger than that of h with itself.
     assert 0 < penalty.item() < math.log(2)
 
 
-def test_a_network_with_tensors_of_its_own_is_copied() -> None:
+def test_a_network_with_additional_tensors_is_copied() -> None:
     task = Task((1, 8, 8), "mlp", {"hidden": [8, 6]})
 
     def extended(seed: int) -> Network:
@@ -263,26 +235,26 @@ def test_a_network_with_tensors_of_its_own_is_copied() -> None:
 
     model, other = extended(0), extended(7)
     own = {name: tensor for name, tensor in weights_of(other).items() if "head" not in name}
-    client_correction = Moon(Moon.Params()).at_client(client_of(task, Payload.of(previous=own)), model, Payload())
+    contrast = Moon(Moon.Params()).at_client(client_of(task, Payload.of(previous=own)), model, Payload())
     received = weights_of(model)
     h_g = model.embed(batch()).detach()
     moved(model, seed=3)
-    penalty = client_correction.penalty(batch(), LABELS)
+    penalty = contrast.penalty(batch(), LABELS)
     assert penalty is not None
     with torch.no_grad():
-        expected = written_out(model.embed(batch()), h_g, other.embed(batch()), 1.0, 0.5)
+        expected = penalty_by_hand(model.embed(batch()), h_g, other.embed(batch()), 1.0, 0.5)
     assert penalty.item() == pytest.approx(expected, rel=1e-5)
     assert "neck.weight" in received
 
 
-# --- through the engine --------------------------------------------------------------------------------------
+# --- whole runs ---------------------------------------------------------------------------------------------
 
 
 def failures(folder: Path) -> list[Any]:
     return [e["reason"] for e in read_events(folder / "events.jsonl") if e["event"] == "client-failed"]
 
 
-def test_without_mu_there_is_no_contrast() -> None:
+def test_with_mu_0_there_is_no_contrast() -> None:
     assert type(Moon(Moon.Params(mu=0)).at_client(None, None, Payload())) is ClientCorrection  # type: ignore[arg-type]
 
 
@@ -308,7 +280,7 @@ def test_both_settings_take_effect(data: Any, split: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("model", [{}, {"model": WITH_NORMS}])
-def test_the_first_round_is_fedavgs_and_the_second_is_not(model: Any, data: Any, split: Any, tmp_path: Path) -> None:
+def test_only_the_first_round_is_that_of_fedavg(model: Any, data: Any, split: Any, tmp_path: Path) -> None:
     for rounds in (1, 2):
         for name in ("none", "moon"):
             settings = {"correction": {"name": name}, "method": {"rounds": rounds}, **model}
@@ -335,7 +307,7 @@ def test_a_head_may_grow(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["fedoss", "fedoss-paper", "fedpd", "fedpd-paper"])
-def test_it_goes_with_other_methods(method: str, data: Any, split: Any, tmp_path: Path) -> None:
+def test_it_works_with_other_methods(method: str, data: Any, split: Any, tmp_path: Path) -> None:
     run_tiny(tmp_path / "none", method, data, split)
     run_tiny(tmp_path / "moon", method, data, split, MOON)
     assert not failures(tmp_path / "moon")
@@ -343,6 +315,6 @@ def test_it_goes_with_other_methods(method: str, data: Any, split: Any, tmp_path
 
 
 @pytest.mark.parametrize(("key", "value"), [("mu", -0.1), ("temperature", 0.0), ("temperature", "warm")])
-def test_a_setting_that_is_not_allowed_is_refused_by_name(key: str, value: Any, data: Any, split: Any) -> None:
+def test_an_invalid_setting_is_rejected_by_name(key: str, value: Any, data: Any, split: Any) -> None:
     with pytest.raises(UserError, match=rf"correction\.{key} = "):
         tiny_experiment("fedavg", data, split, {"correction": {"name": "moon", key: value}})

@@ -1,4 +1,4 @@
-"""FedProx: the gradient of the written-out penalty, and plain FedAvg where mu is 0."""
+"""FedProx: the gradient of the penalty, and plain FedAvg if mu is 0."""
 
 from __future__ import annotations
 
@@ -18,27 +18,25 @@ from fedwild.training.corrections import ClientCorrection, Prox
 from fedwild.training.corrections.prox import Pull
 from fedwild.training.loop import LocalTraining, train
 from fedwild.training.objectives import Objective
-from tests.sketches import ToyProx
+from tests import sketches  # noqa: F401  (registers toy-prox, FedProx by autograd)
 from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset, tiny_experiment
-
-assert ToyProx  # registered by being imported: FedProx by autograd
 
 
 class Slope(Objective):
-    """The loss 3 w, whose gradient is 3 wherever w is."""
+    """The loss 3 w, whose gradient is 3 for any w."""
 
     def loss(self, model: Any, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         return 3 * model.weight.sum()
 
 
 def moved(mu: float) -> tuple[Any, Pull]:
-    """A network in float64 that has moved away from where its pull began."""
+    """Return a network in float64 that has moved away from its anchor, and its pull."""
     torch.manual_seed(0)
     model = build("digit-cnn", (1, 8, 8), 3).double()
     pull = Pull(model, mu)
     with torch.no_grad():
         for p in model.parameters():
-            p += torch.randn_like(p)
+            p.add_(torch.randn_like(p))
     return model, pull
 
 
@@ -54,7 +52,7 @@ def gradients(model: nn.Module) -> list[Tensor]:
 
 
 def one_weight(value: float, samples: int = 2) -> tuple[Any, Samples]:
-    """A network w x of one weight, and as many samples for it."""
+    """Return a network w x with one weight, and samples for it."""
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, value)
     rows = torch.arange(samples)
@@ -71,7 +69,7 @@ def split(data: Any) -> Any:
     return split_by(data, 2, even_shares(data, 2, 3))
 
 
-def test_the_gradient_is_that_of_the_written_out_penalty() -> None:
+def test_the_gradient_equals_autograd_through_the_penalty() -> None:
     model, pull = moved(mu=0.3)
     pairs = zip(model.parameters(), pull.anchors, strict=True)
     (loss_of(model) + 0.3 / 2 * sum((p - a).pow(2).sum() for p, a in pairs)).backward()
@@ -92,11 +90,11 @@ def test_two_steps_by_hand() -> None:
     assert trained.loss == pytest.approx(2.55, abs=1e-6)
 
 
-def test_a_weight_that_the_loss_does_not_reach_is_pulled_back_and_a_frozen_one_stays() -> None:
+def test_a_weight_without_a_gradient_is_pulled_back_and_a_frozen_one_is_not() -> None:
     model = nn.Linear(1, 1)
     pull = Pull(model, 2.0)  # type: ignore[arg-type]
     with torch.no_grad():
-        model.bias += 0.5
+        model.bias.add_(0.5)
     pull.before_step()
     assert model.bias.grad is not None
     assert model.bias.grad.item() == pytest.approx(1.0)
@@ -106,7 +104,7 @@ def test_a_weight_that_the_loss_does_not_reach_is_pulled_back_and_a_frozen_one_s
     assert frozen.weight.grad is None
 
 
-def test_the_anchor_is_a_copy_of_what_the_server_sent() -> None:
+def test_the_anchor_is_a_copy_of_the_received_weights() -> None:
     model, samples = one_weight(1.0)
     client_correction = Prox(Prox.Params(mu=0.5)).at_client(None, model, Payload())  # type: ignore[arg-type]
     assert isinstance(client_correction, Pull)
@@ -114,7 +112,7 @@ def test_the_anchor_is_a_copy_of_what_the_server_sent() -> None:
     assert client_correction.anchors[0].item() == 1.0
 
 
-def test_without_mu_there_is_no_pull() -> None:
+def test_with_mu_0_there_is_no_pull() -> None:
     model, _ = one_weight(1.0)
     assert type(Prox(Prox.Params(mu=0)).at_client(None, model, Payload())) is ClientCorrection  # type: ignore[arg-type]
 
@@ -134,7 +132,7 @@ def test_mu_takes_effect(data: Any, split: Any, tmp_path: Path) -> None:
     assert len({model_bytes(tmp_path / name) for name in ("none", "default", "more")}) == 3
 
 
-def test_through_the_engine_it_agrees_with_autograd(data: Any, split: Any, tmp_path: Path) -> None:
+def test_a_run_agrees_with_autograd(data: Any, split: Any, tmp_path: Path) -> None:
     for name in ("prox", "toy-prox"):
         result = run_tiny(tmp_path / name, "fedavg", data, split, {"correction": {"name": name, "mu": 0.5}})
         assert 0 <= result["metrics"]["closed_accuracy"] <= 1
@@ -149,7 +147,7 @@ def test_the_model_is_bit_equal_with_workers(data: Any, split: Any, tmp_path: Pa
     assert model_bytes(tmp_path / "0") == model_bytes(tmp_path / "2")
 
 
-def test_a_large_mu_keeps_the_model_near_where_it_began(data: Any, split: Any, tmp_path: Path) -> None:
+def test_a_large_mu_keeps_the_model_near_its_start(data: Any, split: Any, tmp_path: Path) -> None:
     settings = {"method": {"rounds": 1, "epochs": 5, "lr": 0.01, "momentum": 0.0}}
     start = tiny_experiment("fedavg", data, split).task.build(2, Rng(0).child("start")).state_dict()
 
@@ -162,6 +160,6 @@ def test_a_large_mu_keeps_the_model_near_where_it_began(data: Any, split: Any, t
 
 
 @pytest.mark.parametrize("mu", [-0.1, "much", float("inf")])
-def test_a_mu_that_is_not_allowed_is_refused_by_name(mu: Any, data: Any, split: Any) -> None:
+def test_an_invalid_mu_is_rejected_by_name(mu: Any, data: Any, split: Any) -> None:
     with pytest.raises(UserError, match=r"correction\.mu = .*>= 0"):
         tiny_experiment("fedavg", data, split, {"correction": {"name": "prox", "mu": mu}})

@@ -1,4 +1,4 @@
-"""SCAFFOLD: controls that are mean gradients, steps that leave drift out, and plain FedAvg at strength 0."""
+"""SCAFFOLD: controls are mean gradients, steps are corrected for drift, strength 0 is plain FedAvg."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ from fedwild.core.rng import Rng
 from fedwild.models import build
 from fedwild.runs.events import read_events
 from fedwild.training.corrections import ClientCorrection, Scaffold
-from fedwild.training.corrections.scaffold import CHANGE, CONTROL, Control, padded
-from tests.sketches import ToyScaffold
+from fedwild.training.corrections.scaffold import CHANGE, CONTROL, Control, pad_rows
+from tests import sketches  # noqa: F401  (registers toy-scaffold, SCAFFOLD by option II)
 from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset, tiny_experiment
-
-assert ToyScaffold  # registered by being imported: SCAFFOLD by option II
 
 STEP = Step("train", 0, 0)
 WITH_NORMS = {"name": "digit-cnn", "width": 0.1}
@@ -45,7 +43,7 @@ def final(folder: Path) -> Payload:
 
 
 def own_controls(folder: Path) -> dict[str, dict[str, Tensor]]:
-    """The last control of every client that has one."""
+    """Return the last control of every client that has one."""
     files = {path.parent.name: path for path in sorted((folder / "clients").glob("*/*.safetensors"))}
     return {name: Payload.read(path).group(CONTROL) for name, path in files.items()}
 
@@ -55,7 +53,7 @@ def failures(folder: Path) -> list[Any]:
 
 
 def mean_control(folder: Path, name: str, clients: int) -> Tensor:
-    """1/N sum_k c_k of one parameter; a client without a control counts as zero."""
+    """Return 1/N sum_k c_k of one parameter; a client without a control counts as zero."""
     like = final(folder).group(CONTROL)[name].double()
     total = torch.zeros_like(like)
     for controls in own_controls(folder).values():
@@ -71,7 +69,7 @@ def random_like(parameters: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
 
 
 class Walk:
-    """Five steps in float64 from a control c_k and a server's c, with every raw gradient remembered."""
+    """Five steps in float64 from a control c_k and a server's c, with a record of every gradient."""
 
     def __init__(self, optimiser: str, strength: float = 1.0, **settings: float) -> None:
         torch.manual_seed(0)
@@ -83,44 +81,44 @@ class Walk:
         client_correction = Control(self.parameters, self.common, self.state, strength)
         steps = getattr(torch.optim, optimiser)(self.model.parameters(), **settings)
         self.raw: dict[str, list[Tensor]] = {name: [] for name in self.parameters}
-        self.bent: dict[str, list[Tensor]] = {name: [] for name in self.parameters}
+        self.corrected: dict[str, list[Tensor]] = {name: [] for name in self.parameters}
         generator = torch.Generator().manual_seed(3)
         for _ in range(5):
             x = torch.rand(4, 1, 8, 8, generator=generator, dtype=torch.float64)
             self.model.zero_grad(set_to_none=True)
             nn.functional.cross_entropy(self.model(x), torch.tensor([0, 1, 2, 0])).backward()
-            self.remember(self.raw)
+            self.record(self.raw)
             client_correction.before_step()
-            self.remember(self.bent)
+            self.record(self.corrected)
             steps.step()
         self.change = client_correction.after_training(5, settings["lr"])[CHANGE]
 
-    def remember(self, gradients: dict[str, list[Tensor]]) -> None:
+    def record(self, gradients: dict[str, list[Tensor]]) -> None:
         for name, p in self.parameters.items():
             assert p.grad is not None
             gradients[name].append(p.grad.clone())
 
     def option_two(self, lr: float) -> dict[str, Tensor]:
-        """c_k - c + (w_t - w_k) / (tau lr)."""
+        """Return c_k - c + (w_t - w_k) / (tau lr)."""
         return {
             name: self.own[name] - self.common[name] + (self.start[name] - p.detach()) / (5 * lr)
             for name, p in self.parameters.items()
         }
 
 
-# --- the formulas --------------------------------------------------------------------------------------------
+# --- the formulas -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strength", [1.0, 0.3])
-def test_every_step_adds_the_servers_control_less_the_clients_own(strength: float) -> None:
+def test_every_step_adds_the_servers_control_minus_the_clients_own(strength: float) -> None:
     walk = Walk("SGD", strength, lr=0.1)
     for name in walk.parameters:
-        for raw, bent in zip(walk.raw[name], walk.bent[name], strict=True):
+        for raw, corrected in zip(walk.raw[name], walk.corrected[name], strict=True):
             expected = raw + strength * (walk.common[name] - walk.own[name])
-            assert torch.allclose(bent, expected, rtol=1e-12, atol=1e-14)
+            assert torch.allclose(corrected, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_for_plain_sgd_the_new_control_is_option_two() -> None:
+def test_with_plain_sgd_the_new_control_is_option_two() -> None:
     walk = Walk("SGD", lr=0.1)
     new = walk.state.group(CONTROL)
     for name, expected in walk.option_two(0.1).items():
@@ -136,7 +134,7 @@ def test_for_plain_sgd_the_new_control_is_option_two() -> None:
         ("Adam", {"lr": 0.01}),
     ],
 )
-def test_for_any_optimiser_it_is_the_mean_gradient_where_option_two_is_not(optimiser: str, settings: Any) -> None:
+def test_with_any_optimiser_the_new_control_is_the_mean_gradient(optimiser: str, settings: Any) -> None:
     walk = Walk(optimiser, **settings)
     new = walk.state.group(CONTROL)
     for name, gradients in walk.raw.items():
@@ -145,7 +143,7 @@ def test_for_any_optimiser_it_is_the_mean_gradient_where_option_two_is_not(optim
     assert max(float((new[name] - option_two[name]).abs().max()) for name in new) > 1e-3
 
 
-def test_a_client_that_took_no_step_keeps_its_control() -> None:
+def test_a_client_without_a_training_step_keeps_its_control() -> None:
     weight = nn.Parameter(torch.ones(2, 3))
     kept = {"weight": torch.full((2, 3), 0.5)}
     state = Payload.of(control=kept)
@@ -154,7 +152,7 @@ def test_a_client_that_took_no_step_keeps_its_control() -> None:
     assert state.group(CONTROL)["weight"] is kept["weight"]
 
 
-def test_a_weight_without_a_gradient_is_moved_and_a_frozen_one_is_not() -> None:
+def test_a_weight_without_a_gradient_is_corrected_and_a_frozen_one_is_not() -> None:
     reached, unreached, frozen = (nn.Parameter(torch.ones(2)) for _ in range(3))
     frozen.requires_grad = False
     parameters = {"reached": reached, "unreached": unreached, "frozen": frozen}
@@ -179,7 +177,7 @@ def test_a_weight_without_a_gradient_is_moved_and_a_frozen_one_is_not() -> None:
     }
 
 
-def test_the_controls_that_were_given_are_not_changed() -> None:
+def test_received_and_kept_controls_are_not_changed_in_place() -> None:
     weight = nn.Parameter(torch.ones(2))
     common, own = {"weight": torch.full((2,), 2.0)}, {"weight": torch.full((2,), 0.5)}
     client_correction = Control({"weight": weight}, common, Payload.of(control=own), 1.0)
@@ -192,26 +190,26 @@ def test_the_controls_that_were_given_are_not_changed() -> None:
 
 def test_controls_get_zero_rows_for_new_classes() -> None:
     control = torch.arange(1.0, 7.0).view(2, 3)
-    assert padded(control, torch.ones(4, 3)).tolist() == [[1, 2, 3], [4, 5, 6], [0, 0, 0], [0, 0, 0]]
-    assert padded(torch.tensor([1.0, 2.0]), torch.ones(3)).tolist() == [1, 2, 0]
-    assert torch.equal(padded(control, torch.ones(2, 3)), control)
-    assert padded(torch.tensor(3.0), torch.tensor(1.0)).item() == 3.0
+    assert pad_rows(control, torch.ones(4, 3)).tolist() == [[1, 2, 3], [4, 5, 6], [0, 0, 0], [0, 0, 0]]
+    assert pad_rows(torch.tensor([1.0, 2.0]), torch.ones(3)).tolist() == [1, 2, 0]
+    assert torch.equal(pad_rows(control, torch.ones(2, 3)), control)
+    assert pad_rows(torch.tensor(3.0), torch.tensor(1.0)).item() == 3.0
     for nothing in (None, torch.ones(2, 5), torch.ones(2), torch.tensor(1.0)):
-        assert torch.equal(padded(nothing, torch.ones(4, 3)), torch.zeros(4, 3))
+        assert torch.equal(pad_rows(nothing, torch.ones(4, 3)), torch.zeros(4, 3))
 
 
-# --- what it is for ------------------------------------------------------------------------------------------
+# --- drift --------------------------------------------------------------------------------------------------
 
 
 def bare_server(clients: int, **groups: dict[str, Tensor]) -> Server:
-    """A server whose network is an mlp of two outputs."""
+    """Return a server whose network is an mlp with two outputs."""
     names = tuple(f"client-{k}" for k in range(clients))
     task = Task((1, 8, 8), "mlp", {"hidden": [4]})
     return Server(task, ClassRegistry.of(["a", "b"]), STEP, Rng(0), names, Payload.of(**groups))
 
 
 def quadratic_federation(corrected: bool, momentum: float = 0.0) -> float:
-    """Where rounds of ten steps lead for f_1 = (w - 1)^2 / 2 and f_2 = 4 (w + 1)^2 / 2; the best w is -0.6."""
+    """Return w after rounds of ten steps on f_1 = (w - 1)^2 / 2 and f_2 = 4 (w + 1)^2 / 2; the best w is -0.6."""
     curvatures, minima, lr, steps = [1.0, 4.0], [1.0, -1.0], 0.05, 10
     scaffold, server = Scaffold(Scaffold.Params()), bare_server(2)
     states = [Payload(), Payload()]
@@ -237,19 +235,19 @@ def quadratic_federation(corrected: bool, momentum: float = 0.0) -> float:
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_clients_that_disagree_reach_the_common_minimum_where_fedavg_does_not(momentum: float) -> None:
+def test_clients_that_disagree_reach_the_common_minimum_but_fedavg_does_not(momentum: float) -> None:
     assert quadratic_federation(True, momentum) == pytest.approx(-0.6, abs=1e-9)
     assert abs(quadratic_federation(False, momentum) + 0.6) > 0.1
 
 
-def test_the_fixed_point_of_fedavg_is_the_one_worked_out_by_hand() -> None:
-    # Ten steps shrink the way to a client's minimum by a = (1 - lr * curvature)^10; the mean of both ends stands still.
+def test_the_fixed_point_of_fedavg_is_the_one_computed_by_hand() -> None:
+    # Ten steps shrink the distance to a client's minimum by (1 - lr * curvature)^10; the mean of both ends is fixed.
     first, second = 0.95**10, 0.8**10
     expected = ((1 - first) - (1 - second)) / ((1 - first) + (1 - second))
     assert quadratic_federation(False) == pytest.approx(expected, abs=1e-9)
 
 
-# --- at the server -------------------------------------------------------------------------------------------
+# --- at the server ------------------------------------------------------------------------------------------
 
 
 def test_the_servers_control_moves_by_the_share_of_all_clients() -> None:
@@ -270,7 +268,7 @@ def test_the_servers_control_grows_with_the_head() -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_reply_must_bring_the_parameters_and_nothing_else(bias: bool) -> None:
+def test_a_reply_must_have_the_parameters_and_nothing_else(bias: bool) -> None:
     task = Task((1, 8, 8), "digit-cnn", {"width": 0.1})
     network = task.build(5, Rng(0), bias)
     server = bare_server(1, model=weights_of(network))
@@ -282,7 +280,7 @@ def test_a_reply_must_bring_the_parameters_and_nothing_else(bias: bool) -> None:
     assert not [name for name in wanted if "running" in name or "tracked" in name]
 
 
-def test_the_network_is_built_once_to_learn_which_weights_are_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_network_is_built_once_to_find_its_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[int] = []
     true_build = Task.build
 
@@ -299,20 +297,20 @@ def test_the_network_is_built_once_to_learn_which_weights_are_parameters(monkeyp
     assert built == [2]
 
 
-def test_a_bad_control_is_refused(data: Any, split: Any) -> None:
+def test_an_invalid_control_is_rejected(data: Any, split: Any) -> None:
     experiment = tiny_experiment("fedavg", data, split, SCAFFOLD)
-    method, server = experiment.method, bare_server(1)
+    phase, server = experiment.method.phases()[0], bare_server(1)
     server.task = experiment.task
-    method.start(server)
+    experiment.method.start(server)
     model = server.state.group("model")
     good = {name: torch.zeros_like(tensor) for name, tensor in model.items()}
-    method.check(server, Payload.of({"samples": 1}, model=model, control_change=good))
+    phase.check(server, Payload.of({"samples": 1}, model=model, control_change=good))
     for bad in ({}, {**good, "more": torch.zeros(1)}, {**good, "head.bias": torch.zeros(7)}):
         with pytest.raises(BadReply, match=CHANGE):
-            method.check(server, Payload.of({"samples": 1}, model=model, control_change=bad))
+            phase.check(server, Payload.of({"samples": 1}, model=model, control_change=bad))
 
 
-def test_without_a_common_model_steps_are_plain_and_the_log_says_so() -> None:
+def test_without_a_common_model_it_has_no_effect_and_the_log_says_so() -> None:
     scaffold, server = Scaffold(Scaffold.Params()), bare_server(1)
     model = server.task.build(2, Rng(0))
     client = Client("client-0", server.task, STEP, ("a", "b"), lambda part: None, ())  # type: ignore[arg-type, return-value]
@@ -320,10 +318,10 @@ def test_without_a_common_model_steps_are_plain_and_the_log_says_so() -> None:
     assert type(scaffold.at_client(client, model, Payload.of(prototypes={"0": torch.ones(2)}))) is ClientCorrection
     scaffold.merge(server, Replies({"client-0": lambda: Payload({}, {"samples": 1})}))
     assert len(server.notes) == 1
-    assert "plain" in server.notes[0]
+    assert "scaffold has no effect" in server.notes[0]
 
 
-# --- through the engine --------------------------------------------------------------------------------------
+# --- whole runs ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -387,7 +385,7 @@ def test_after_a_full_round_the_servers_control_is_the_mean_of_the_clients(data:
     assert max(float(tensor.abs().max()) for tensor in control.values()) > 1e-3
 
 
-def test_a_client_that_is_not_asked_keeps_its_control(data: Any, tmp_path: Path) -> None:
+def test_a_client_that_does_not_take_part_keeps_its_control(data: Any, tmp_path: Path) -> None:
     split = split_by(data, 2, even_shares(data, 2, 4))
     settings = {**SCAFFOLD, "federation": {"participation": 0.5}, "method": {"rounds": 4}}
     run_tiny(tmp_path / "run", "fedavg", data, split, settings)
@@ -400,7 +398,7 @@ def test_a_client_that_is_not_asked_keeps_its_control(data: Any, tmp_path: Path)
         assert torch.allclose(control[name].double(), mean_control(tmp_path / "run", name, 4), atol=1e-6)
 
 
-def test_a_head_that_grows_takes_the_controls_with_it(tmp_path: Path) -> None:
+def test_controls_grow_with_the_head(tmp_path: Path) -> None:
     data = tiny_dataset(classes=3)
     split = split_by(data, 2, even_shares(data, 2, 3), unlabelled=[2, 6, 10, 14])
     for name in ("GrowingHead", "Newcomer"):
@@ -420,7 +418,7 @@ def test_a_head_that_grows_takes_the_controls_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["fedoss", "fedoss-paper", "fedpd", "fedpd-paper"])
-def test_it_goes_with_other_methods(method: str, data: Any, split: Any, tmp_path: Path) -> None:
+def test_it_works_with_other_methods(method: str, data: Any, split: Any, tmp_path: Path) -> None:
     run_tiny(tmp_path / "none", method, data, split)
     run_tiny(tmp_path / "scaffold", method, data, split, SCAFFOLD)
     assert not failures(tmp_path / "scaffold")
@@ -431,13 +429,13 @@ def test_it_goes_with_other_methods(method: str, data: Any, split: Any, tmp_path
     assert not torch.equal(ours, plain)
 
 
-def test_it_goes_with_an_objective_that_adds_an_output(data: Any, split: Any, tmp_path: Path) -> None:
+def test_it_works_with_an_objective_that_adds_an_output(data: Any, split: Any, tmp_path: Path) -> None:
     run_tiny(tmp_path / "run", "fedavg", data, split, {**SCAFFOLD, "objective": {"name": "proser"}})
     assert not failures(tmp_path / "run")
     assert final(tmp_path / "run").group(CONTROL)["head.weight"].shape[0] == 3
 
 
 @pytest.mark.parametrize("strength", [-0.1, 1.1, "much"])
-def test_a_strength_that_is_not_allowed_is_refused_by_name(strength: Any, data: Any, split: Any) -> None:
+def test_an_invalid_strength_is_rejected_by_name(strength: Any, data: Any, split: Any) -> None:
     with pytest.raises(UserError, match=r"correction\.strength = "):
         tiny_experiment("fedavg", data, split, {"correction": {"name": "scaffold", "strength": strength}})

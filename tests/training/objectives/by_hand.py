@@ -1,4 +1,4 @@
-"""The terms of PROSER and FedOV written out in NumPy for a dense network, and toy batches to try them on."""
+"""The terms of PROSER and FedOV in NumPy for a dense network, and toy batches for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLASSES = 3
 
 
 def dense(classes: int = CLASSES) -> Network:
-    """36 - 5 - 4 - (K + 1) in float64, with weights so large that ReLU bends what lies between two samples."""
+    """Return a network 36 - 5 - 4 - (K + 1) in float64, with weights large enough for ReLU to matter in mixtures."""
     torch.manual_seed(0)
     model = build("mlp", SHAPE, classes + 1, params={"hidden": [5, 4]}).double()
     for parameter in model.parameters():
@@ -49,12 +49,12 @@ def layer(model: Network, name: str, h: Real) -> Real:
 
 
 def first(model: Network, x: Tensor) -> Real:
-    """Activations after fc1."""
+    """Return the activations after fc1."""
     return np.maximum(layer(model, "fc1.fc", array(x).reshape(len(x), -1)), 0)
 
 
 def second(model: Network, h: Real) -> Real:
-    """Activations after fc2, given those after fc1."""
+    """Return the activations after fc2, given those after fc1."""
     return np.maximum(layer(model, "fc2.fc", h), 0)
 
 
@@ -67,7 +67,7 @@ def logits(model: Network, x: Tensor) -> Real:
 
 
 def cross_entropies(z: Real, target: NDArray[np.int64]) -> Real:
-    """-log softmax of the target's entry, for each row."""
+    """Return -log softmax of the target's entry for each row."""
     peak = z.max(1, keepdims=True)
     log_total = np.log(np.exp(z - peak).sum(1)) + peak[:, 0]
     result: Real = log_total - z[np.arange(len(z)), target]
@@ -75,13 +75,13 @@ def cross_entropies(z: Real, target: NDArray[np.int64]) -> Real:
 
 
 def unknown(z: Real) -> float:
-    """Mean CE(z, K), K being the last output."""
+    """Return the mean of CE(z, K), where K is the last output."""
     return float(cross_entropies(z, np.full(len(z), z.shape[1] - 1)).mean())
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """lambda, the partners, and which pairs differ in class, drawn as the objective draws them."""
+    """lambda, the partners, and which pairs differ in class, drawn like the objective's."""
 
     lam: float
     partner: NDArray[np.int64]
@@ -103,7 +103,7 @@ def known_term(model: Network, x: Tensor, y: Tensor) -> float:
 
 
 def dummy_term(model: Network, x: Tensor, y: Tensor) -> float:
-    """The true class's output is taken away altogether."""
+    """Return the dummy term with the true class's output removed."""
     rows = logits(model, x)
     return unknown(np.stack([np.delete(row, label) for row, label in zip(rows, y.tolist(), strict=True)]))
 

@@ -19,11 +19,11 @@ def test_shares_are_smoothed_and_relative_to_an_even_split() -> None:
     assert torch.allclose(shares, torch.tensor([math.log(3 * n / 7) for n in (4, 2, 1)]))
 
 
-def test_even_labels_change_nothing() -> None:
+def test_equal_shares_change_nothing() -> None:
     assert torch.allclose(log_shares(torch.tensor([0, 1, 2, 2, 1, 0]), 3), torch.zeros(3))
 
 
-def test_the_loss_adds_the_shares_of_all_the_clients_samples() -> None:
+def test_the_loss_adds_the_shares_of_all_samples_of_the_client() -> None:
     torch.manual_seed(0)
     model = build("mlp", (4,), 3, params={"hidden": [5]})
     y = torch.tensor([0, 0, 0, 1, 2])
@@ -35,7 +35,7 @@ def test_the_loss_adds_the_shares_of_all_the_clients_samples() -> None:
     assert not torch.allclose(loss, F.cross_entropy(model(x), labels))
 
 
-def test_one_clients_shares_do_not_reach_another() -> None:
+def test_shares_of_one_client_do_not_affect_another() -> None:
     shared = Balanced(Settings())
     model = build("mlp", (4,), 3, params={"hidden": [5]})
     shared.on(Samples(torch.rand(2, 4), torch.tensor([0, 1]), torch.arange(2)), model)
@@ -47,7 +47,7 @@ def test_an_unknown_output_has_no_share() -> None:
     assert with_shares(torch.zeros(1, 3), shares).tolist() == [[0.5, -0.5, 0.0]]
 
 
-def test_proser_balances_the_known_term_alone() -> None:
+def test_proser_balances_only_the_known_term() -> None:
     torch.manual_seed(0)
     model = build("mlp", (4,), 4, params={"hidden": [5]})
     y = torch.tensor([0, 0, 0, 1, 2])

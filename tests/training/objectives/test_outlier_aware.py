@@ -29,7 +29,7 @@ def aware(**settings: Any) -> OutlierAware:
 def expected_parts(
     model: Network, x: Tensor, y: Tensor, generator: torch.Generator, steps: int = 5, step_size: float = 0.002
 ) -> dict[str, float]:
-    """PROSER's part, CE(f(x'), K) and CE(f(x''), K), by hand: x' is drawn first, then what is mixed."""
+    """Return PROSER's part, CE(f(x'), K) and CE(f(x''), K) by hand: x' is drawn first, then the mixtures."""
     destroyed = OUTLIERS["destruction"](x, generator)
     enhanced = destroyed
     for _ in range(steps):
@@ -64,7 +64,7 @@ def test_defaults_are_those_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_loss_is_prosers_and_that_of_both_kinds_of_outliers(seed: int) -> None:
+def test_the_loss_is_that_of_proser_and_of_both_kinds_of_outliers(seed: int) -> None:
     model, x, y = dense(), images(), labels()
     expected = expected_parts(model, x, y, seeded(seed))
     loss = aware().loss(model, x, y, seeded(seed))
@@ -74,7 +74,7 @@ def test_the_loss_is_prosers_and_that_of_both_kinds_of_outliers(seed: int) -> No
 
 
 @pytest.mark.parametrize(("steps", "step_size"), [(0, 0.1), (1, 0.1), (3, 0.05), (3, 0.0)])
-def test_steps_and_their_length_take_effect(steps: int, step_size: float) -> None:
+def test_steps_and_step_size_take_effect(steps: int, step_size: float) -> None:
     model, x, y = dense(), images(), labels()
     expected = expected_parts(model, x, y, seeded(), steps, step_size)
     loss = aware(steps=steps, step_size=step_size).loss(model, x, y, seeded())
@@ -82,7 +82,7 @@ def test_steps_and_their_length_take_effect(steps: int, step_size: float) -> Non
     assert (expected["enhanced"] == expected["destroyed"]) == (steps * step_size == 0)
 
 
-def test_without_destroyed_the_enhanced_ones_still_start_from_them() -> None:
+def test_without_destroyed_the_enhanced_samples_still_start_from_them() -> None:
     model, x, y = dense(), images(), labels()
     expected = expected_parts(model, x, y, seeded())
     loss = aware(destroyed=False).loss(model, x, y, seeded())
@@ -91,7 +91,7 @@ def test_without_destroyed_the_enhanced_ones_still_start_from_them() -> None:
     assert abs(moved - expected["enhanced"]) > 1e-6
 
 
-def test_without_enhanced_only_the_destroyed_ones_count() -> None:
+def test_without_enhanced_only_destroyed_samples_count() -> None:
     model, x, y = dense(), images(), labels()
     expected = expected_parts(model, x, y, seeded())
     loss = aware(enhanced=False).loss(model, x, y, seeded())
@@ -108,14 +108,14 @@ def test_without_outliers_it_is_proser_bit_for_bit() -> None:
     assert torch.equal(generators[0].get_state(), generators[1].get_state())
 
 
-def test_prosers_weights_and_stage_take_effect_here_too() -> None:
+def test_the_weights_and_the_stage_of_proser_take_effect() -> None:
     model, x, y = dense(), images(), labels()
     settings: list[dict[str, Any]] = [{}, {"dummy_weight": 0.5}, {"mix_weight": 1.0}, {"mix_after": "fc2"}]
     losses = {aware(**each).loss(model, x, y, seeded()).item() for each in settings}
     assert len(losses) == 4
 
 
-def test_the_gradient_takes_outliers_as_given() -> None:
+def test_the_gradient_does_not_flow_through_outliers() -> None:
     model, x, y = dense(), images(), labels()
     generator = seeded()
     destroyed = OUTLIERS["destruction"](x, generator)
@@ -127,7 +127,7 @@ def test_the_gradient_takes_outliers_as_given() -> None:
     assert all(map(torch.equal, gradients(loss, model), gradients(expected, model)))
 
 
-def test_every_way_to_make_outliers_is_a_setting_and_gives_another_loss() -> None:
+def test_every_generator_is_a_setting_and_gives_another_loss() -> None:
     assert set(get_args(Generator)) == set(OUTLIERS)
     model, x, y = dense(), images(16), labels(16)
     terms: set[float] = set()
@@ -142,27 +142,27 @@ def test_every_way_to_make_outliers_is_a_setting_and_gives_another_loss() -> Non
     assert len(terms) == len(OUTLIERS)
 
 
-def test_samples_are_never_changed() -> None:
+def test_samples_are_not_changed() -> None:
     model, x, y = dense(), images(), labels()
     before = x.clone()
     aware(step_size=0.5).loss(model, x, y, seeded()).backward()
     assert torch.equal(x, before)
 
 
-def test_an_unknown_way_to_make_outliers_is_refused_with_those_there_are() -> None:
+def test_an_unknown_generator_is_rejected_with_a_list_of_generators() -> None:
     with pytest.raises(UserError, match=r"objective\.outliers = 'noise' is not allowed.*destruction"):
         validate(OutlierAware.Params, {"outliers": "noise"}, "objective")
 
 
 @pytest.mark.parametrize(("key", "value"), [("steps", -1), ("step_size", -0.1), ("destroyed", 3)])
-def test_impossible_settings_are_refused(key: str, value: float) -> None:
+def test_invalid_settings_are_rejected(key: str, value: float) -> None:
     with pytest.raises(UserError, match=rf"objective\.{key} = {value} is not allowed"):
         validate(OutlierAware.Params, {key: value}, "objective")
 
 
-def test_data_that_are_no_images_are_refused() -> None:
+def test_samples_other_than_images_are_rejected() -> None:
     model = build("mlp", (5,), 3, params={"hidden": [4]})
-    with pytest.raises(UserError, match="makes outliers from images"):
+    with pytest.raises(UserError, match="needs images"):
         aware().loss(model, torch.rand(4, 5), labels(4, 2), seeded())
 
 
@@ -176,7 +176,7 @@ def test_any_number_of_classes_works(classes: int) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 8])
-def test_a_batch_of_one_class_still_learns_from_outliers(n: int) -> None:
+def test_a_batch_of_one_class_learns_from_outliers(n: int) -> None:
     model, x = dense(), images(n)
     y = torch.full((n,), 1)
     expected = expected_parts(model, x, y, seeded())
@@ -185,7 +185,7 @@ def test_a_batch_of_one_class_still_learns_from_outliers(n: int) -> None:
     assert all(gradient.isfinite().all() for gradient in gradients(loss, model))
 
 
-def test_batch_norm_sees_samples_and_both_kinds_of_outliers_as_one_batch_and_once() -> None:
+def test_batch_norm_sees_samples_and_outliers_once_as_one_batch() -> None:
     model = make("digit-cnn", outputs=4).double().train()
     x, y = images(6, model.input_shape), labels(6)
     copy = deepcopy(model).eval()
@@ -201,7 +201,7 @@ def test_batch_norm_sees_samples_and_both_kinds_of_outliers_as_one_batch_and_onc
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_training_makes_the_loss_fall_and_outliers_unknown() -> None:
+def test_training_lowers_the_loss_and_makes_outliers_unknown() -> None:
     torch.manual_seed(0)
     model = build("mlp", (1, 8, 8), 3, params={"hidden": [32, 16]})
     y = torch.arange(24) % 2
@@ -227,7 +227,7 @@ def test_training_makes_the_loss_fall_and_outliers_unknown() -> None:
 
 
 @pytest.mark.parametrize("open_weight", [0.01, 1.0, 3.0])
-def test_outliers_are_part_of_the_open_loss_and_both_losses_add_up(open_weight: float) -> None:
+def test_outliers_are_part_of_the_open_loss(open_weight: float) -> None:
     model, x, y = dense(), images(), labels()
     objective = aware(open_weight=open_weight)
     closed, open_ = objective.closed_and_open(model, x, y, seeded())

@@ -13,7 +13,7 @@ from fedwild.core.errors import UserError
 from fedwild.core.settings import validate
 from fedwild.models import Network, build
 from fedwild.training.objectives import OBJECTIVES, CrossEntropy, Proser
-from fedwild.training.objectives.proser import Terms, mixtures, without
+from fedwild.training.objectives.proser import Terms, mask_class, mixtures
 from tests.models.cases import make
 from tests.training.objectives import by_hand
 from tests.training.objectives.by_hand import dense, draw, images, labels, seeded
@@ -43,7 +43,7 @@ def test_defaults_are_those_of_the_authors_programs() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_term_is_the_one_written_out_by_hand(seed: int) -> None:
+def test_every_term_equals_the_one_computed_by_hand(seed: int) -> None:
     model, x, y = dense(), images(), labels()
     found = terms(model, x, y, images(3) / 2, seed=seed)
     mixing = draw(y, seeded(seed))
@@ -94,7 +94,7 @@ def test_loss_has_the_numerical_gradient() -> None:
         assert gradient[place].item() == pytest.approx((values[0] - values[1]) / 2e-6, abs=1e-6), name
 
 
-def test_one_lambda_and_a_permutation_mix_all_samples() -> None:
+def test_one_lambda_and_one_permutation_mix_all_samples() -> None:
     hidden, y = images(6).flatten(1), torch.tensor([0, 0, 1, 1, 2, 2])
     mixed, differ = mixtures(hidden, y, seeded())
     mixing = draw(y, seeded())
@@ -104,7 +104,7 @@ def test_one_lambda_and_a_permutation_mix_all_samples() -> None:
     assert mixed.numpy() == pytest.approx(mixing.mix(hidden.numpy()), abs=1e-15)
 
 
-def test_the_same_generator_mixes_alike_and_another_differently() -> None:
+def test_mixtures_depend_on_the_generator_alone() -> None:
     model, x, y = dense(), images(), labels()
     assert torch.equal(terms(model, x, y, seed=1).mix, terms(model, x, y, seed=1).mix)
     assert terms(model, x, y, seed=1).mix != terms(model, x, y, seed=2).mix
@@ -120,7 +120,7 @@ def test_lambda_is_uniform() -> None:
     assert lams.var().item() == pytest.approx(1 / 12, abs=0.01)
 
 
-def test_pairs_of_the_same_class_are_left_out() -> None:
+def test_pairs_of_the_same_class_are_excluded() -> None:
     model, x = dense(), images()
     y = torch.tensor([0, 0, 0, 0, 0, 0, 0, 1])
     seed = next(seed for seed in range(20) if draw(y, seeded(seed)).differ.any())
@@ -155,10 +155,10 @@ def test_any_number_of_classes_works(classes: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_without_its_own_class_a_sample_has_no_probability_and_no_gradient_there(dtype: torch.dtype) -> None:
+def test_a_masked_class_has_no_probability_and_no_gradient(dtype: torch.dtype) -> None:
     logits = torch.tensor([[50.0, 1.0, 2.0], [0.0, -80.0, 1.0]], dtype=dtype, requires_grad=True)
     y = torch.tensor([0, 1])
-    rest = without(logits, y)
+    rest = mask_class(logits, y)
     losses = F.cross_entropy(rest, torch.tensor([2, 2]))
     losses.backward()
     assert rest.softmax(1).gather(1, y[:, None]).tolist() == [[0.0], [0.0]]
@@ -168,7 +168,7 @@ def test_without_its_own_class_a_sample_has_no_probability_and_no_gradient_there
     assert logits.grad.gather(1, y[:, None]).tolist() == [[0.0], [0.0]]
 
 
-def test_embeddings_are_mixed_where_only_the_head_is_dense() -> None:
+def test_embeddings_are_mixed_if_only_the_head_is_dense() -> None:
     model = make("resnet-18", outputs=4).double().eval()
     x, y = images(6, model.input_shape), labels(6)
     mixing = draw(y, seeded())
@@ -177,7 +177,7 @@ def test_embeddings_are_mixed_where_only_the_head_is_dense() -> None:
     assert terms(model, x, y).mix.item() == pytest.approx(expected, abs=1e-10)
 
 
-def test_samples_are_mixed_after_the_stage_asked_for() -> None:
+def test_samples_are_mixed_after_the_chosen_stage() -> None:
     model, x, y = dense(), images(), labels()
     mixing = draw(y, seeded())
     after_fc2 = mixing.mix(by_hand.second(model, by_hand.first(model, x)))[mixing.differ]
@@ -188,26 +188,26 @@ def test_samples_are_mixed_after_the_stage_asked_for() -> None:
     assert found["fc2"].known.item() == pytest.approx(found["fc1"].known.item(), abs=1e-12)
 
 
-def test_feature_maps_can_be_mixed_too() -> None:
+def test_feature_maps_can_be_mixed() -> None:
     model = make("simple-cnn", outputs=4).double()
     x, y = images(6, model.input_shape), labels(6)
     found = [terms(model, x, y, mix_after=stage).mix.item() for stage in model.cuts]
     assert len({round(value, 9) for value in found}) == 4
 
 
-def test_an_unknown_stage_is_refused_with_those_there_are() -> None:
+def test_an_unknown_stage_is_rejected_with_a_list_of_stages() -> None:
     with pytest.raises(UserError, match=r"'fc3' is not known\..*Available: fc1, fc2"):
         proser(mix_after="fc3").loss(dense(), images(), labels(), seeded())
 
 
 @pytest.mark.parametrize("key", ["dummy_weight", "mix_weight"])
-def test_negative_weights_are_refused(key: str) -> None:
+def test_negative_weights_are_rejected(key: str) -> None:
     with pytest.raises(UserError, match=rf"objective\.{key} = -1 is not allowed.*>= 0"):
         validate(Proser.Params, {key: -1}, "objective")
 
 
 @pytest.mark.parametrize("name", ["mlp", "simple-cnn", "vgg-9"])
-def test_one_pass_for_all_equals_separate_passes_without_batch_norm(name: str) -> None:
+def test_one_pass_equals_separate_passes_without_batch_norm(name: str) -> None:
     model = make(name, outputs=4).double()
     x, y = images(6, model.input_shape), labels(6)
     outliers = [x.flip(-1), x[:4] / 2]
@@ -216,7 +216,7 @@ def test_one_pass_for_all_equals_separate_passes_without_batch_norm(name: str) -
     mixed, differ = mixtures(model.upto(x, "fc1"), y, seeded())
     expected = Terms(
         known=F.cross_entropy(model(x), y),
-        dummy=F.cross_entropy(without(model(x), y), unknown),
+        dummy=F.cross_entropy(mask_class(model(x), y), unknown),
         mix=F.cross_entropy(model.after(mixed[differ], "fc1"), unknown[differ]),
         outliers=tuple(F.cross_entropy(model(out), unknown[: len(out)]) for out in outliers),
     )
@@ -240,7 +240,7 @@ def test_batch_norm_sees_real_samples_and_outliers_as_one_batch() -> None:
     assert state["conv1.norm.running_var"].numpy() == pytest.approx(0.9 + 0.1 * variance, abs=1e-12)
 
 
-def test_training_makes_the_loss_fall() -> None:
+def test_training_lowers_the_loss() -> None:
     torch.manual_seed(0)
     model = build("mlp", (2,), 4, params={"hidden": [16, 8]})
     y = labels(30)
@@ -258,7 +258,7 @@ def test_training_makes_the_loss_fall() -> None:
 
 
 @pytest.mark.parametrize("open_weight", [0.0, 0.01, 1.0, 3.0])
-def test_the_closed_and_the_open_loss_add_up_to_the_loss(open_weight: float) -> None:
+def test_closed_and_open_loss_add_up_to_the_loss(open_weight: float) -> None:
     model, x, y = dense(), images(), labels()
     objective = proser(open_weight=open_weight, dummy_weight=0.3, mix_weight=2.0)
     generators = [seeded(), seeded()]
@@ -272,15 +272,15 @@ def test_the_closed_and_the_open_loss_add_up_to_the_loss(open_weight: float) -> 
     assert open_.item() == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_negative_open_weight_is_refused() -> None:
+def test_a_negative_open_weight_is_rejected() -> None:
     with pytest.raises(UserError, match=r"objective\.open_weight = -1 is not allowed.*>= 0"):
         validate(Proser.Params, {"open_weight": -1}, "objective")
 
 
-def test_cross_entropy_has_no_open_loss_and_says_so_in_one_sentence() -> None:
+def test_cross_entropy_has_no_open_loss_and_says_so() -> None:
     assert proser().has_open_loss
     plain = CrossEntropy(CrossEntropy.Params())
     assert (plain.has_open_loss, plain.open_weight) == (False, 0.0)
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as raised:
         plain.closed_and_open(dense(), images(), labels(), seeded())
-    assert refused.value.problems == ("objective.name = 'ce' has no open-set loss; take proser or outlier-aware.",)
+    assert raised.value.problems == ("objective.name = 'ce' has no open-set loss; use proser or outlier-aware.",)

@@ -29,8 +29,8 @@ def cosine(a: list[float], b: list[float]) -> float:
     return sum(u * v for u, v in zip(a, b, strict=True)) / (math.hypot(*a) * math.hypot(*b))
 
 
-def written_out(z: Vectors, prototypes: Vectors, y: list[int], temperature: float) -> float:
-    """The mean of -log of Eq. 4's ratio, term by term."""
+def by_terms(z: Vectors, prototypes: Vectors, y: list[int], temperature: float) -> float:
+    """Return the mean of -log of the ratio in Eq. 4, term by term."""
     losses = []
     for i, label in enumerate(y):
         own = math.exp(cosine(z[i], prototypes[label]) / temperature)
@@ -41,8 +41,8 @@ def written_out(z: Vectors, prototypes: Vectors, y: list[int], temperature: floa
 
 
 def contrast(z: Vectors, prototypes: Vectors, y: list[int], temperature: float = 0.3) -> float:
-    exact = (torch.tensor(values, dtype=torch.float64) for values in (z, prototypes))
-    return prototype_contrast(*exact, torch.tensor(y), temperature).item()
+    first, second = (torch.tensor(values, dtype=torch.float64) for values in (z, prototypes))
+    return prototype_contrast(first, second, torch.tensor(y), temperature).item()
 
 
 def network() -> Network:
@@ -62,41 +62,41 @@ def loss_of(model: Network, **settings: Any) -> Tensor:
     return objective(**settings).loss(model, *batch(), torch.Generator())
 
 
-# --- the contrast itself --------------------------------------------------------------------------------------
+# --- the contrast itself ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("temperature", [0.07, 0.5, 2.0])
 @pytest.mark.parametrize("y", CASES)
 def test_the_contrast_is_eq_4_with_its_logarithm(y: list[int], temperature: float) -> None:
-    expected = written_out(Z, PROTOTYPES, y, temperature)
+    expected = by_terms(Z, PROTOTYPES, y, temperature)
     assert contrast(Z, PROTOTYPES, y, temperature) == pytest.approx(expected, rel=1e-12)
 
 
-def test_one_sample_on_its_prototype_between_two_orthogonal_ones() -> None:
+def test_one_sample_at_its_prototype_with_two_orthogonal_ones() -> None:
     # exp(1 / t) / (exp(1 / t) + exp(0))
     found = contrast([[5.0, 0.0]], [[0.1, 0.0], [0.0, 7.0]], [0], temperature=0.5)
     assert found == pytest.approx(math.log(1 + math.exp(-2)), rel=1e-12)
 
 
-def test_the_class_s_own_prototype_is_in_the_denominator() -> None:
+def test_the_own_prototype_of_a_class_is_in_the_denominator() -> None:
     # With one class and one sample nothing else is: the ratio is 1. Two classes alike halve it.
     assert contrast([[1.0, 2.0]], [[3.0, -1.0]], [0]) == 0.0
     assert contrast([[1.0, 2.0]], [[3.0, -1.0]] * 2, [0]) == pytest.approx(math.log(2), rel=1e-12)
 
 
-def test_samples_of_the_same_label_are_no_negatives() -> None:
+def test_samples_of_the_same_class_are_not_negatives() -> None:
     alone = [contrast([z], PROTOTYPES, [1]) for z in Z]
     assert contrast(Z, PROTOTYPES, [1, 1, 1]) == pytest.approx(sum(alone) / 3, rel=1e-12)
     # And neither is a sample its own negative, while one of another label is.
     assert contrast(Z, PROTOTYPES, [1, 1, 0]) > (alone[0] + alone[1] + contrast([Z[2]], PROTOTYPES, [0])) / 3 + 0.01
 
 
-def test_lengths_do_not_matter() -> None:
+def test_vectors_are_normalised() -> None:
     stretched = [[9.0 * v for v in row] for row in Z], [[0.2 * v for v in row] for row in PROTOTYPES]
     assert contrast(*stretched, [0, 1, 1]) == pytest.approx(contrast(Z, PROTOTYPES, [0, 1, 1]), rel=1e-12)
 
 
-def test_the_paper_s_temperature_does_not_overflow_single_precision() -> None:
+def test_the_temperature_of_the_paper_does_not_overflow_in_float32() -> None:
     z = torch.eye(4) * 1000
     loss = prototype_contrast(z, -z, torch.arange(4), 0.07)
     # Own prototype at -1, the three others at 0, three samples at 0.
@@ -112,7 +112,7 @@ def test_gradients_reach_embeddings_and_prototypes_and_are_those_of_the_formula(
     assert all(bool((gradient.norm(dim=1) > 1e-3).all()) for gradient in gradients)
 
 
-# --- the objective --------------------------------------------------------------------------------------------
+# --- the objective ------------------------------------------------------------------------------------------
 
 
 def test_it_is_registered_and_adds_no_output() -> None:
@@ -125,7 +125,7 @@ def test_the_loss_is_cross_entropy_plus_eta_times_the_contrast() -> None:
     z, rows = model.embed(x).tolist(), model.head.weight.tolist()
     ce = F.cross_entropy(model(x), y).item()
     for eta, temperature in ((0.1, 0.07), (2.0, 0.07), (2.0, 0.9)):
-        expected = ce + eta * written_out(z, rows, y.tolist(), temperature)
+        expected = ce + eta * by_terms(z, rows, y.tolist(), temperature)
         assert loss_of(model, eta=eta, temperature=temperature).item() == pytest.approx(expected, rel=1e-10)
 
 
@@ -138,7 +138,7 @@ def test_without_eta_it_is_cross_entropy_bit_for_bit() -> None:
         assert torch.equal(mine, theirs)
 
 
-def test_the_contrast_reaches_the_extractor_and_every_row_of_the_head() -> None:
+def test_gradients_reach_the_extractor_and_every_row_of_the_head() -> None:
     model = network()
     parameters = dict(model.named_parameters())
     with_it, without = (
@@ -151,12 +151,12 @@ def test_the_contrast_reaches_the_extractor_and_every_row_of_the_head() -> None:
     assert all((with_it[name] - without[name]).abs().max() > 1e-4 for name in body)
 
 
-def test_balanced_shifts_the_cross_entropy_alone() -> None:
+def test_balanced_changes_only_the_cross_entropy() -> None:
     model, (x, y) = network(), batch()
     shares = torch.tensor([0, 0, 0, 0, 1, 2])
     samples = Samples(x, shares, torch.arange(6))
     balanced = objective(balanced=True).on(samples, model).loss(model, x, y, torch.Generator())
-    contrast_term = written_out(model.embed(x).tolist(), model.head.weight.tolist(), y.tolist(), 0.07)
+    contrast_term = by_terms(model.embed(x).tolist(), model.head.weight.tolist(), y.tolist(), 0.07)
     expected = F.cross_entropy(model(x) + log_shares(shares, 3), y).item() + 0.1 * contrast_term
     assert balanced.item() == pytest.approx(expected, rel=1e-6)
     plain = objective(balanced=False).on(samples, model)
@@ -165,6 +165,6 @@ def test_balanced_shifts_the_cross_entropy_alone() -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [("eta", -0.1), ("temperature", 0.0), ("balanced", "some")])
-def test_a_setting_that_is_not_allowed_is_refused_by_name(key: str, value: Any) -> None:
+def test_an_invalid_setting_is_rejected_by_name(key: str, value: Any) -> None:
     with pytest.raises(UserError, match=rf"objective\.{key} = "):
         validate(PrototypeContrast.Params, {key: value}, "objective")

@@ -14,8 +14,8 @@ from fedwild.results.report.charts.raster import shades_uri
 from fedwild.results.report.charts.scale import Real
 from fedwild.results.report.markup import Html, tag
 
-MAX_CELLS = 40 * 40
-"""A table with more cells is drawn as one image."""
+MAX_CELLS, MAX_COLUMNS = 40 * 40, 64
+"""A table with more cells or columns is drawn as one image."""
 MAX_NAME, LINE = 16, 14.0
 FEW, WIDE, NARROW = 8, 44, 32
 """Up to FEW columns are WIDE. More columns are NARROW, so that the page does not shrink their text."""
@@ -74,7 +74,8 @@ class Heat:
 def heat_map(heat: Heat, about: str) -> Html:
     """Return the table: the names of rows at the left, those of columns at the top."""
     rows, columns = heat.shades.shape
-    content = [*(as_image(heat) if rows * columns > MAX_CELLS else as_cells(heat)), *draw_names(heat)]
+    is_large = rows * columns > MAX_CELLS or columns > MAX_COLUMNS
+    content = [*(as_image(heat) if is_large else as_cells(heat)), *draw_names(heat)]
     if heat.heading:
         content.append(label(2, 12, heat.heading, "start", "name"))
     if heat.last_apart and rows > 1 and columns > 1:

@@ -14,6 +14,7 @@ from fedwild.results.report.sections import (
     clients,
     cost,
     discovery,
+    events,
     exhibits,
     openset,
     outliers,
@@ -21,7 +22,6 @@ from fedwild.results.report.sections import (
     progress,
     samples,
 )
-from fedwild.results.report.sections import log as log_section
 
 
 def always(facts: Facts) -> bool:
@@ -95,7 +95,7 @@ AFTER_EXHIBITS = (
     Section("data", "Data by client", classes.draw_data, missing=no_data),
     Section("cost", "Time and communication", cost.draw),
     Section("clients", "Clients", clients.draw),
-    Section("log", "Log", log_section.draw),
+    Section("log", "Log", events.draw),
 )
 
 

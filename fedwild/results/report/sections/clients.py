@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from fedwild.core.errors import UserError
 from fedwild.core.text import size
-from fedwild.display.run_display import figure as metric_text
+from fedwild.display.figures import OPEN_SET, figure_text
 from fedwild.results.report.charts.lines import has_value
 from fedwild.results.report.facts import Facts
 from fedwild.results.report.figure import details, table
 from fedwild.results.report.history import ClientHistory
 from fedwild.results.report.markup import Html, joined
-from fedwild.results.report.sections.progress import METRICS
 
 MAX_OPEN = 12
 """Longer tables are closed at first."""
@@ -25,9 +24,9 @@ def draw(facts: Facts) -> Html:
     rows = [row_of(name, client) for name, client in clients.items()]
     parts = [details(f"Training and costs ({len(rows)})", table(HEADER, rows), is_open=len(rows) <= MAX_OPEN)]
     if facts.by:
-        keys = [key for key in METRICS if any(key in row for row in facts.by.values())]
-        own = [(part, *(metric_text(key, row.get(key)) for key in keys)) for part, row in facts.by.items()]
-        content = table(["client or domain", *(METRICS[key] for key in keys)], own)
+        keys = [key for key in OPEN_SET if any(key in row for row in facts.by.values())]
+        own = [(part, *(figure_text(key, row.get(key)) for key in keys)) for part, row in facts.by.items()]
+        content = table(["client or domain", *(OPEN_SET[key] for key in keys)], own)
         parts.append(details(f"Metrics on own test data ({len(own)})", content, is_open=len(own) <= MAX_OPEN))
     return joined(parts)
 

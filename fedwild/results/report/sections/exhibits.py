@@ -97,8 +97,11 @@ def images(exhibit: ImageExhibit) -> Html:
     for label, x in islice(exhibit.rows.items(), MAX_ROWS):
         shown = x[:MAX_IMAGES]
         pictures = pixels(shown if shown.is_floating_point() else shown / 255, DataSettings())
-        captions = exhibit.captions.get(label, ())[: len(shown)]
-        row = [Thumb(one, text, "", f"{label}: {text}") for one, text in zip_longest(pictures, captions, fillvalue="")]
+        captions = [*exhibit.captions.get(label, ()), *[""] * len(shown)]
+        row = [
+            Thumb(picture, text, "", f"{label}: {text}" if text else label)
+            for picture, text in zip(pictures, captions, strict=False)
+        ]
         name = label if len(x) <= MAX_IMAGES else f"{label} ({MAX_IMAGES} of {len(x)})"
         rows.append(labelled(name, thumbs(row)))
     return joined(rows)

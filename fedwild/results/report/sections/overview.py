@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,7 @@ from fedwild.core.classes import UNKNOWN_NAME
 from fedwild.core.defaults import DEFAULT_WELCOME
 from fedwild.core.text import count, cut, duration, size
 from fedwild.core.toml import dump_toml, toml_value
-from fedwild.display.run_display import figure as metric_text
-from fedwild.display.run_display import shown as key_metrics
+from fedwild.display.figures import figure_text, shown_figures
 from fedwild.lifecycle.welcome import welcome_settings
 from fedwild.methods import METHODS
 from fedwild.results.report.facts import Facts
@@ -27,7 +26,7 @@ IMPORTANT = ("rounds", "epochs", "batch_size", "optimizer", "lr", "momentum")
 
 def tiles(facts: Facts) -> Html:
     """Return the key metrics and costs."""
-    pairs = [(label, metric_text(key, facts.metrics.get(key))) for key, label in key_metrics(facts.metrics).items()]
+    pairs = [(label, figure_text(key, facts.metrics.get(key))) for key, label in shown_figures(facts.metrics).items()]
     seconds = sum(cost.training_seconds + cost.evaluation_seconds for cost in facts.history.costs.values())
     up = sum(cost.bytes_up for cost in facts.history.costs.values())
     down = sum(cost.bytes_down for cost in facts.history.costs.values())
@@ -96,7 +95,7 @@ def class_lines(facts: Facts) -> list[tuple[str, Child]]:
         ("Known classes", names_line(split.known)),
         ("Novel classes", names_line(split.novel)),
         ("Unknown classes", names_line(split.unknown)),
-        ("Brought by newcomers", names_line(tuple(split.brought))),
+        ("Brought by newcomers", names_line(tuple(split.newcomer_classes))),
     ]
 
 
@@ -165,7 +164,7 @@ def changed_settings(facts: Facts) -> list[str]:
 
 def metrics_table(facts: Facts) -> Html:
     """Return all metrics of the last evaluation."""
-    rows = [(key, metric_text(key, value)) for key, value in facts.metrics.items()]
+    rows = [(key, figure_text(key, value)) for key, value in facts.metrics.items()]
     note = f"In open-set metrics, {UNKNOWN_NAME!r} counts as one class."
     return joined([table(["metric", "value"], rows), tag("p", note, class_="note")])
 
@@ -188,4 +187,4 @@ def time_text(seconds: Any) -> str:
     """Return a time stamp as date and time."""
     if not isinstance(seconds, (int, float)):
         return ""
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fedwild.core.errors import UserError
 from fedwild.core.text import count
+from fedwild.display.figures import OPEN_SET
 from fedwild.results.report.charts.lines import Series, has_value, line_chart, many_lines
 from fedwild.results.report.facts import Facts
 from fedwild.results.report.figure import details, figure, grid
 from fedwild.results.report.markup import Html, joined, tag
 
 MAX_CLIENTS = 200
-METRICS = {"closed_accuracy": "closed accuracy", "auroc": "AUROC", "oscr": "OSCR", "open_macro_f1": "open macro-F1"}
 NEWCOMERS = {"target_accuracy": "newcomer", "source_accuracy": "others", "global_accuracy": "both"}
 
 
@@ -27,7 +27,7 @@ def draw(facts: Facts) -> Html:
             "Mean training loss of the clients. Gaps are rounds without training or with a loss that is not finite.",
         ),
         figure(
-            "Accuracy and open-set metrics", lambda: over_rounds(facts, METRICS), "On test data, by evaluated round."
+            "Accuracy and open-set metrics", lambda: over_rounds(facts, OPEN_SET), "On test data, by evaluated round."
         ),
     ]
     if any(NEWCOMERS.keys() & row.metrics.keys() for row in facts.history.evaluated):

@@ -1,4 +1,4 @@
-"""The contract of engines: the same method files give the same bits in processes, on Ray and at real sites."""
+"""All engines give the same bits: one process, worker processes, Ray and real sites."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedwild.core.toml import dump_toml
 from tests.sites.inprocess import site_files, tables
 from tests.tiny import model_bytes
 
-METHODS = {
+METHODS: dict[str, dict[str, dict[str, Any]]] = {
     "fedavg": {},
     "fedov": {},
     "fedoss": {},
@@ -23,7 +23,7 @@ METHODS = {
 
 
 def settings_of(method: str) -> dict[str, Any]:
-    """Settings that are over soon: one round of each kind, measured at the end."""
+    """Return quick settings: one round of each kind, measured at the end."""
     config = tables(method, evaluation={"every": 0}, engine={"wait": 200})
     for section, table in METHODS[method].items():
         config[section] = {**({} if section == "model" else config[section]), **table}
@@ -32,8 +32,8 @@ def settings_of(method: str) -> dict[str, Any]:
     return config
 
 
-def here(method: str, folder: Path, engine: dict[str, Any]) -> bytes:
-    """The final model of a run on this machine."""
+def run_here(method: str, folder: Path, engine: dict[str, Any]) -> bytes:
+    """Return the final model of a run on this machine."""
     settings = {"data": {"name": str(folder / "all.npz")}, "engine": engine, "federation": {"clients": None}}
     config = {**settings_of(method), "engine": {}}
     return model_bytes(api.run(config, settings=settings, out=folder / f"{method}-{len(list(folder.iterdir()))}").path)
@@ -41,15 +41,15 @@ def here(method: str, folder: Path, engine: dict[str, Any]) -> bytes:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
-    """The data, and every method's final model in one process."""
+    """Return the folder of the data, and every method's final model in one process."""
     folder = tmp_path_factory.mktemp("engines")
     site_files(folder, ["a", "b"])
-    return folder, {method: here(method, folder, {"workers": 0}) for method in METHODS}
+    return folder, {method: run_here(method, folder, {"workers": 0}) for method in METHODS}
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    """One Ray for all runs of this module."""
+    """Start one Ray for all runs of this module."""
     pytest.importorskip("ray", reason="needs fedwild[ray]")
     from fedwild.engines.ray_cluster import connect
 
@@ -61,22 +61,22 @@ def cluster() -> Iterator[None]:
 @pytest.mark.parametrize("method", METHODS)
 def test_worker_processes_give_the_bits_of_one_process(method: str, local: tuple[Path, dict[str, bytes]]) -> None:
     folder, expected = local
-    assert here(method, folder, {"workers": 2}) == expected[method]
+    assert run_here(method, folder, {"workers": 2}) == expected[method]
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_ray_gives_the_bits_of_one_process(method: str, local: tuple[Path, dict[str, bytes]], cluster: None) -> None:
     folder, expected = local
-    assert here(method, folder, {"name": "ray", "workers": 2}) == expected[method]
+    assert run_here(method, folder, {"name": "ray", "workers": 2}) == expected[method]
 
 
 @pytest.mark.real_sites
 def test_two_real_sites_with_tls_and_keys_give_the_bits_of_one_process(
     local: tuple[Path, dict[str, bytes]], tmp_path: Path
 ) -> None:
-    """All at once, over a SuperLink that is there already: sites serve several runs at a time.
+    """All methods at once, over an existing SuperLink: sites serve several runs at a time.
 
-    FedAvg, with state at its clients, is in tests/sites/test_real_sites.py, over the coordinator's own SuperLink.
+    FedAvg, with state at its clients and the coordinator's own SuperLink, is in tests/sites/test_real_sites.py.
     """
     pytest.importorskip("flwr", reason="needs fedwild[flower]")
     from fedwild.sites.keys import make_keys
