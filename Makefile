@@ -50,7 +50,7 @@ bounds:
 		tests/models tests/engines tests/results/pictures tests/results/test_tracking.py tests/methods/fedpd
 
 # torch is installed first and pinned, so that nothing pulls another build of it.
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt fedwild/core/version.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,plots,ot,flower,ray,track]'

@@ -22,13 +22,12 @@ from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.data import Samples
 from fedwild.engines.threads import single_thread
-from fedwild.methods.fedoss.heads import Bank
 from fedwild.methods.fedoss.boundary import InformedAgreement
 from fedwild.methods.fedoss.heads import make_branch
 from fedwild.methods.fedoss.finetune import Finetune
 from fedwild.methods.fedoss.layout import Layouts
-from fedwild.methods.fedoss.personal import PersonalTraining
 from fedwild.methods.fedoss.settings import BranchKind, FedOSSParams
+from fedwild.methods.fedoss.synthesis import PersonalTraining
 from fedwild.models import Network, build
 from fedwild.statistics import Gaussian, compute_moments, draw_least_likely
 from fedwild.training.corrections import ClientCorrection, Correction
@@ -77,6 +76,13 @@ def sampling(repeats: int, dims: int = 1024, draws: int = 100, keep: int = 6) ->
     return report
 
 
+class Everything(InformedAgreement):
+    """Pushes all samples, as in the most expensive batch. The heads answer all the same."""
+
+    def __call__(self, model: Network, h: Tensor, y: Tensor, draws: torch.Generator) -> Tensor:
+        return super().__call__(model, h, y, draws) | True
+
+
 def no_samples(part: str) -> Samples:
     return Samples(torch.empty(0, *SHAPE), torch.empty(0).long(), torch.empty(0).long())
 
@@ -101,14 +107,8 @@ def step(name: str, params: dict[str, Any], branch: BranchKind, repeats: int) ->
     phase = Finetune("finetune", 1, settings, Correction(Correction.Params()), layouts)
     classes = tuple(str(k) for k in range(CLASSES))
     client = Client("client-0", task, Step("finetune", 0, 0), classes, no_samples, {})
+    phase.rule = Everything
     synthesis = phase.synthesis(personal, payload, client, model, Rng(0))
-    by_heads = InformedAgreement(settings, layout.cut, Bank.received(payload, head, CLASSES))
-
-    # All samples are pushed, as in the most expensive batch, and the heads answer all the same.
-    def recognise(model: Network, h: Tensor, y: Tensor, draws: torch.Generator) -> Tensor:
-        return by_heads(model, h, y, draws) | True
-
-    synthesis.recognise = recognise
     synthesis.epoch(0)
     optimiser, draws = training.optimiser(model), torch.Generator()
     objective = CrossEntropy(CrossEntropy.Params())

@@ -1,8 +1,9 @@
-"""A hermetic place for every test: one thread, no real data, and the command line as a function."""
+"""An isolated environment for every test: one thread, no real data, and the command line as a function."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,20 +12,20 @@ from pathlib import Path
 import pytest
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
-os.environ["FEDWILD_REPORT"] = "no"  # hundreds of small runs end in tests; those of reports ask for theirs
+os.environ["FEDWILD_REPORT"] = "no"  # tests of reports enable it
 
 import numpy as np
 import torch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests over real sites come first: they mostly wait, and none may be left when all others are done."""
+    """Run tests with real sites first: they mostly wait, and should not be the last."""
     items.sort(key=lambda item: item.get_closest_marker("real_sites") is None)
 
 
 @pytest.fixture(autouse=True)
 def no_real_data(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees data sets of this machine or leaves any in its cache."""
+    """Hide the data sets and the cache of this machine."""
     empty = str(tmp_path_factory.getbasetemp() / "no-data")
     monkeypatch.setenv("FEDWILD_DATA", empty)
     monkeypatch.setenv("XDG_CACHE_HOME", empty)
@@ -32,14 +33,14 @@ def no_real_data(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 
 @pytest.fixture(autouse=True)
 def same_draws() -> None:
-    """Whatever a test draws without a generator of its own is the same in every order of tests."""
+    """Seed the global generators, so that draws do not depend on the order of tests."""
     torch.manual_seed(0)
     np.random.seed(0)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command left: its exit code, standard output and standard error."""
+    """The exit code, standard output and standard error of a command."""
 
     code: int
     out: str
@@ -52,7 +53,7 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """`fedwild ARGUMENTS` in this process, in an empty folder. Whatever is not an exit is the test's failure."""
+    """Run `fedwild ARGUMENTS` in this process, in an empty folder."""
     from fedwild.cli import main
 
     monkeypatch.chdir(tmp_path)
@@ -62,16 +63,16 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
-        said = capsys.readouterr()
+        printed = capsys.readouterr()
         assert isinstance(ended.value.code, int)
-        return Outcome(ended.value.code, said.out, said.err)
+        return Outcome(ended.value.code, printed.out, printed.err)
 
     return run
 
 
 @pytest.fixture
 def refused(cli: Cli, tmp_path: Path) -> Refused:
-    """`fedwild ARGUMENTS` must be refused: exit code 2, lines that begin with 'error: ', and no file changed."""
+    """Run `fedwild ARGUMENTS`, which must end with exit code 2, 'error: ' lines and no changed file."""
 
     def refuse(*arguments: str | Path) -> str:
         before = contents(tmp_path)
@@ -88,7 +89,7 @@ def refused(cli: Cli, tmp_path: Path) -> Refused:
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
-    """Every path below a folder, hidden ones too, with what is in it."""
+    """Return the contents of every file below a folder, hidden ones included."""
     return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
 
 
@@ -96,12 +97,12 @@ TINY = (
     *("--data", "synthetic:8x8x1:4:80", "--partition", "iid", "--clients", "2", "--workers", "0"),
     *("--model", "mlp", "--set", "model.hidden=[4]", "--set", "data.known=3"),
 )
-"""Arguments of a federation that runs in a blink: two clients, three known classes and one unknown."""
+"""Arguments of a very small run: two clients, three known classes and one unknown."""
 
 
 @pytest.fixture(scope="session")
 def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of three rounds. Do not change it: ask for `finished`."""
+    """A finished run of three rounds. Tests that change it use `finished`."""
     from fedwild import api
 
     folder = tmp_path_factory.mktemp("finished") / "run"
@@ -116,14 +117,12 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def finished(finished_once: Path, tmp_path: Path) -> Path:
-    """A finished run of three rounds, the test's own."""
-    import shutil
-
+    """A copy of a finished run of three rounds."""
     return Path(shutil.copytree(finished_once, tmp_path / "finished"))
 
 
 def unfinish(run: Path, rounds: int = 2) -> Path:
-    """Make of a finished run one that was killed after so many rounds."""
+    """Turn a finished run into one that was killed after `rounds` rounds, and return it."""
     for name in ("result.json", "model.safetensors"):
         (run / name).unlink()
     for checkpoint in (run / "checkpoints").iterdir():
@@ -136,17 +135,17 @@ DISCOVERING = {
     "data": {"name": "synthetic:8x8x1:6:300", "known": 3, "novel": 2, "stages": [1, 1], "unlabelled_known": 0.2},
     "model": {"name": "mlp", "hidden": [16, 6]},
     "method": {"name": "gal", "rounds": 6, "epochs": 3, "lr": 0.1, "novel_rounds": 1, "stages": 2}
-    # All that clients hold without labels is novel, so that something is found whatever the network makes of it.
+    # All unlabelled samples count as novel, so that classes are discovered with any network.
     | {"novelty": "fixed", "r": 1.0, "min_count": 1, "keep_known": 0.8},
     "estimator": {"name": "given", "classes": 2},
     "partition": {"name": "iid"},
 }
-"""Tables of a federation that discovers novel-1 and novel-2 in its first stage, novel-3 and novel-4 in its second."""
+"""Settings of a run that discovers novel-1 and novel-2 in its first stage, novel-3 and novel-4 in its second."""
 
 
 @pytest.fixture(scope="session")
 def discovered_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of three clients that discovered four classes. Do not change it: ask for `discovered`."""
+    """A finished run that discovered four classes. Tests that change it use `discovered`."""
     from fedwild import api
 
     return api.run(DISCOVERING, clients=3, workers=0, out=tmp_path_factory.mktemp("discovered") / "run").path
@@ -154,7 +153,5 @@ def discovered_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def discovered(discovered_once: Path, tmp_path: Path) -> Path:
-    """A finished run that discovered four classes, the test's own."""
-    import shutil
-
+    """A copy of a finished run that discovered four classes."""
     return Path(shutil.copytree(discovered_once, tmp_path / "discovered"))

@@ -1,9 +1,9 @@
-"""Looks for a client's samples in what it sends: in tensors, in bytes and in words, in all forms they could travel.
+"""Searches what a client sends for its samples: tensors, bytes and text, in many encodings.
 
-A sample counts as found if one of its quarters is there in one piece: with its axes in any order (channels first or
-last, turned on its side, as a column), as any kind of number, and after any map that leaves the order of values as it
-is or turns it round (scaled, shifted, negated, squared). What is compressed, encrypted or scattered is not found, nor
-what could be computed from it: gradients and embeddings tell of samples, too.
+A sample counts as found if one of its quarters occurs contiguously: with its axes in any order (channels first or last,
+transposed, as a column), as any kind of number, and after any map that keeps or reverses the order of values (scaled,
+shifted, negated, squared). Compressed, encrypted or scattered samples are not found, nor what could be computed from
+gradients and embeddings, which also reveal samples.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ Floats = NDArray[np.float64]
 Ranks = NDArray[np.float32]
 
 PIECES = 4
-"""A sample is cut into so many pieces, each of which is looked for."""
+"""The number of pieces of a sample, each of which is searched for."""
 ALIKE = 0.99
-"""Rank correlation of a piece with numbers sent; of 36 numbers chance makes 0.7 twice in a million times."""
+"""The rank correlation at which a piece counts as found; 36 random numbers reach 0.7 twice in a million times."""
 FEW = 8
-"""So many values in a row, printed with three digits or more, are the sample's."""
+"""This many consecutive values of a sample, printed with three or more digits, count as found."""
 ROUNDED = 6e-4
-"""How far printed values are off: half of their last digit, and a little."""
-LOOKED_AT_ONCE = 512
-STAYS_HERE = {"state", "traceback"}
-"""Of what comes of a job, all but this is sent: the client's own memory, and where in its program it failed."""
+"""The largest rounding error of printed values: half of their last digit, and a little more."""
+SEARCH_BATCH = 512
+NOT_SENT = {"state", "traceback"}
+"""The fields of a job's result that are not sent: the client's durable state and the traceback."""
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _ENCODED = re.compile(r"[A-Za-z0-9+/_=-]{40,}")
@@ -52,13 +52,13 @@ _KINDS = (np.uint8, np.float16, np.float32, np.float64)
 
 @dataclass(frozen=True)
 class Sent:
-    """All that a client sends in answer to one job."""
+    """Everything that a client sends in answer to one job."""
 
     client: str
     kind: str
     phase: str
     reply: bytes = b""
-    said: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
     """Notes and errors."""
 
     @property
@@ -66,47 +66,47 @@ class Sent:
         return f"{self.client}, {self.kind}, {self.phase}"
 
 
-def listen(monkeypatch: pytest.MonkeyPatch) -> list[Sent]:
-    """From now on, everything that clients send is put into this list."""
-    heard: list[Sent] = []
+def record(monkeypatch: pytest.MonkeyPatch) -> list[Sent]:
+    """Return a list to which everything that clients send is added from now on."""
+    everything: list[Sent] = []
     answer = Executor.answer
 
-    def overheard(executor: Executor, job: Job, payload: Payload, state: Payload | None) -> Done:
+    def recording(executor: Executor, job: Job, payload: Payload, state: Payload | None) -> Done:
         done = answer(executor, job, payload, state)
-        fields = {field.name for field in dataclasses.fields(done)} - STAYS_HERE
-        assert fields == {"reply", "notes", "error"}, "a new way of sending: search it, too"
-        said = (*done.notes, *([] if done.error is None else [done.error]))
-        heard.append(Sent(job.client or "", job.kind, job.step.phase, bytes(done.reply), said))
+        fields = {field.name for field in dataclasses.fields(done)} - NOT_SENT
+        assert fields == {"reply", "notes", "error"}, "a new field that is sent: search it as well"
+        texts = (*done.notes, *([] if done.error is None else [done.error]))
+        everything.append(Sent(job.client or "", job.kind, job.step.phase, bytes(done.reply), texts))
         return done
 
-    monkeypatch.setattr(Executor, "answer", overheard)
-    return heard
+    monkeypatch.setattr(Executor, "answer", recording)
+    return everything
 
 
 class Search:
     """A search for the samples of one client.
 
-    stored: (n, C, H, W) as they are kept; inputs: (n, C, H, W) as a network sees them.
+    stored: (n, C, H, W) as stored; inputs: (n, C, H, W) as a network sees them.
     """
 
     def __init__(self, stored: Tensor, inputs: Tensor) -> None:
         raw, seen = stored.numpy(), inputs.numpy().astype(np.float64)
         self.width = raw[0].size // PIECES
-        # Normalised inputs have two signs, so that squares are no rising map of them.
+        # Squares are not a monotonic map of normalised inputs, which have both signs.
         kinds = (raw.astype(np.float64), raw / 255.0, seen, seen**2)
         rows = np.concatenate([order for kind in kinds for order in orders_of(kind)])
-        self._pieces = np.unique(ranked(rows.reshape(-1, self.width)), axis=0)
-        self._written: dict[int, list[bytes]] = {}
-        for piece in written(rows.reshape(-1, self.width)):
-            self._written.setdefault(int.from_bytes(piece[:8], sys.byteorder), []).append(piece)
-        self._heads = np.array(sorted(self._written), dtype=np.uint64)
+        self._pieces = np.unique(ranks_of(rows.reshape(-1, self.width)), axis=0)
+        self._encoded: dict[int, list[bytes]] = {}
+        for piece in encodings_of(rows.reshape(-1, self.width)):
+            self._encoded.setdefault(int.from_bytes(piece[:8], sys.byteorder), []).append(piece)
+        self._heads = np.array(sorted(self._encoded), dtype=np.uint64)
         values = windows(rows, FEW).reshape(-1, FEW)
         self._values = values[values[:, 0].argsort()]
 
     def found_in(self, sent: Sent) -> list[str]:
-        """Where a sample is, in words; nothing if there is none."""
+        """Return descriptions of where samples are found."""
         found = [f"{sent.where}: in {place}" for place in self._in_reply(sent.reply)] if sent.reply else []
-        return found + [f"{sent.where}: in {text[:60]!r}" for text in sent.said if self.in_text(text)]
+        return found + [f"{sent.where}: in {text[:60]!r}" for text in sent.texts if self.in_text(text)]
 
     def _in_reply(self, reply: bytes) -> Iterator[str]:
         if self.in_bytes(reply):
@@ -121,47 +121,47 @@ class Search:
                 yield f"the text {text[:40]!r}"
 
     def in_tensors(self, tensors: dict[str, Tensor]) -> list[str]:
-        """The names of the tensors that hold a piece of a sample, as they are or as other numbers' bytes."""
+        """Return the names of the tensors that hold a piece of a sample, as numbers or as bytes of other numbers."""
         lines = [(name, line) for name, tensor in tensors.items() for line in lines_of(tensor)]
-        return list(dict.fromkeys(lines[place][0] for place in self._holding([line for _, line in lines])))
+        return list(dict.fromkeys(lines[place][0] for place in self._find_pieces([line for _, line in lines])))
 
     def in_bytes(self, data: bytes) -> bool:
-        """Whether a piece lies there as it is, as any kind of number."""
+        """Return whether the bytes contain a piece as any kind of number."""
         if len(data) < self.width:
             return False
         heads = np.ascontiguousarray(windows(np.frombuffer(data, np.uint8)[None], 8)[0]).view(np.uint64).reshape(-1)
         nearest = self._heads[np.searchsorted(self._heads, heads).clip(max=len(self._heads) - 1)]
         hits = set(heads[nearest == heads].tolist())
-        return any(piece in data for head in hits for piece in self._written[head])
+        return any(piece in data for head in hits for piece in self._encoded[head])
 
     def in_numbers(self, numbers: Sequence[float]) -> bool:
-        """Whether some of these numbers in a row, or of every second one, are a piece or a few values of a sample."""
+        """Return whether consecutive numbers, or every second one, are a piece or a few values of a sample."""
         line = np.array(numbers, dtype=np.float64)
         lines = [line, line[::2], line[1::2]]
-        return bool(list(self._holding(lines))) or any(self._has_values(part) for part in lines)
+        return bool(list(self._find_pieces(lines))) or any(self._has_values(part) for part in lines)
 
     def in_text(self, text: str) -> bool:
-        """Whether a sample is in words: as numbers, base64, hexadecimal, bytes as Python prints them, or as letters."""
+        """Return whether a text holds a sample: as numbers, base64, hexadecimal, a bytes literal or characters."""
         if self.in_numbers([float(number) for number in _NUMBER.findall(text)]):
             return True
         if self.in_bytes(text.encode("latin-1", errors="ignore")):
             return True
-        return any(self.in_bytes(data) or list(self._holding(read_as_numbers(data))) for data in decoded(text))
+        return any(self.in_bytes(data) or list(self._find_pieces(read_as_numbers(data))) for data in decoded(text))
 
-    def _holding(self, lines: Sequence[Floats]) -> Iterator[int]:
-        """The places of the lines in which a piece of a sample can be seen."""
+    def _find_pieces(self, lines: Sequence[Floats]) -> Iterator[int]:
+        """Yield the indices of the lines that contain a piece of a sample."""
         long = [(place, line) for place, line in enumerate(lines) if len(line) >= self.width]
         if not long:
             return
         places = np.concatenate([np.full(len(line) - self.width + 1, place) for place, line in long])
         seen = np.concatenate([windows(line[None], self.width)[0] for _, line in long])
-        for start in range(0, len(seen), LOOKED_AT_ONCE):
-            alike = ranked(seen[start : start + LOOKED_AT_ONCE]) @ self._pieces.T
+        for start in range(0, len(seen), SEARCH_BATCH):
+            alike = ranks_of(seen[start : start + SEARCH_BATCH]) @ self._pieces.T
             there = (alike.max(axis=1) > ALIKE) | (alike.min(axis=1) < -ALIKE)
-            yield from np.unique(places[start : start + LOOKED_AT_ONCE][there]).tolist()
+            yield from np.unique(places[start : start + SEARCH_BATCH][there]).tolist()
 
     def _has_values(self, line: Floats) -> bool:
-        """Whether a few values of a sample, printed, are there in a row."""
+        """Return whether a line contains consecutive printed values of a sample."""
         if len(line) < FEW:
             return False
         firsts = self._values[:, 0]
@@ -173,15 +173,15 @@ class Search:
 
 
 def orders_of(samples: Floats) -> list[Floats]:
-    """Samples (n, C, H, W) as rows (n, C * H * W), their axes in every order."""
+    """Return samples (n, C, H, W) as rows (n, C * H * W), with their axes in every order."""
     axes = range(1, samples.ndim)
     return [samples.transpose(0, *order).reshape(len(samples), -1) for order in itertools.permutations(axes)]
 
 
-def written(pieces: Floats) -> Iterator[bytes]:
-    """Pieces (n, width) as bytes, in all kinds of numbers that a sample could be written in."""
+def encodings_of(pieces: Floats) -> Iterator[bytes]:
+    """Yield pieces (n, width) as bytes in every kind of number."""
     for kind in _KINDS:
-        # Whole numbers only from what is stored as such.
+        # Only stored values are whole numbers.
         fitting = pieces if kind != np.uint8 else pieces[(pieces == pieces.round()).all(axis=1)]
         numbers = fitting.astype(kind)
         for rows in (numbers, numbers.byteswap()):
@@ -191,12 +191,12 @@ def written(pieces: Floats) -> Iterator[bytes]:
 
 
 def windows(rows: NDArray[Any], width: int) -> NDArray[Any]:
-    """All runs of `width` numbers of each row: (n, m, width)."""
+    """Return all windows of `width` numbers in each row, (n, m, width)."""
     return np.lib.stride_tricks.sliding_window_view(rows, width, axis=1)
 
 
-def ranked(rows: Floats) -> Ranks:
-    """The ranks of the numbers in each row, so that the product of two rows is their rank correlation."""
+def ranks_of(rows: Floats) -> Ranks:
+    """Return the ranks within each row, scaled so that the product of two rows is their rank correlation."""
     width = rows.shape[1]
     ranks = np.empty(rows.shape, dtype=np.float32)
     values = np.arange(width) - (width - 1) / 2
@@ -205,7 +205,7 @@ def ranked(rows: Floats) -> Ranks:
 
 
 def lines_of(tensor: Tensor) -> Iterator[Floats]:
-    """A tensor's numbers in a row, any of its axes being that of samples; of whole numbers also their bytes."""
+    """Yield a tensor's numbers as lines, with each axis as that of samples; of integers also the bytes."""
     numbers = np.nan_to_num(tensor.detach().double().numpy())
     for axis in range(max(1, numbers.ndim)):
         yield (np.moveaxis(numbers, axis, 0) if numbers.ndim else numbers).reshape(-1)
@@ -214,7 +214,7 @@ def lines_of(tensor: Tensor) -> Iterator[Floats]:
 
 
 def read_as_numbers(data: bytes) -> list[Floats]:
-    """Bytes as numbers of every kind, wherever they begin and whichever end comes first."""
+    """Return bytes as numbers of every kind, at every offset and in both byte orders."""
     lines = []
     for kind in map(np.dtype, _KINDS):
         for start, order in itertools.product(range(kind.itemsize), "<>" if kind.itemsize > 1 else "<"):
@@ -226,7 +226,7 @@ def read_as_numbers(data: bytes) -> list[Floats]:
 
 
 def decoded(text: str) -> Iterator[bytes]:
-    """What the encoded parts of a text stand for."""
+    """Yield the decoded parts of a text."""
     for run in _ENCODED.findall(text):
         if len(run) % 2 == 0 and re.fullmatch("[0-9a-fA-F]+", run):
             yield bytes.fromhex(run)
@@ -240,7 +240,7 @@ def decoded(text: str) -> Iterator[bytes]:
 
 
 def numbers_in(info: Any) -> list[float]:
-    """All numbers of a JSON value in order, those of a table in the natural order of its keys."""
+    """Return all numbers of a JSON value in order, those of an object in the natural order of its keys."""
     if isinstance(info, dict):
         return [number for key in sorted(info, key=natural) for number in numbers_in(info[key])]
     if isinstance(info, list):
@@ -249,12 +249,12 @@ def numbers_in(info: Any) -> list[float]:
 
 
 def natural(key: str) -> list[tuple[int, str]]:
-    """Puts pixel-10 behind pixel-9."""
+    """Return a key that sorts pixel-10 after pixel-9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", key)]
 
 
 def strings_in(info: Any) -> Iterator[str]:
-    """All keys and texts of a JSON value."""
+    """Yield all keys and strings of a JSON value."""
     if isinstance(info, str):
         yield info
     values: Iterable[Any] = ()

@@ -1,4 +1,4 @@
-"""Toy methods, one for each demand on the contract: what the real ones need, in as few lines as possible."""
+"""Toy methods, one for each requirement on the contract, in as few lines as possible."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fedwild.training.corrections import CORRECTIONS, ClientCorrection, Correcti
 
 @CORRECTIONS.add("toy-prox")
 class ToyProx(Correction):
-    """FedProx: (mu/2)|w - w_t|^2 beside any objective."""
+    """FedProx: (mu/2)|w - w_t|^2 is added to any objective."""
 
     class Params(Settings):
         mu: float = Field(0.1, ge=0, description="weight of the proximal term")
@@ -52,7 +52,7 @@ class ToyProx(Correction):
 
 @CORRECTIONS.add("toy-scaffold")
 class ToyScaffold(Correction):
-    """SCAFFOLD: control variates at server and clients, the clients' kept in their durable state."""
+    """SCAFFOLD: control variates at the server, and at clients in their durable state."""
 
     def to_clients(self, server: Server) -> dict[str, dict[str, Tensor]]:
         return {"control": server.state.group("control")}
@@ -112,7 +112,7 @@ class Exchange(Phase):
 
 
 class GrowingHead(FedAvg):
-    """As GAL: learn known classes, exchange once about unlabelled samples, grow the head, continue to learn."""
+    """Like GAL: learn known classes, exchange once about unlabelled samples, grow the head, continue to learn."""
 
     def phases(self) -> Sequence[Phase]:
         return [AveragingRounds("known", 2, self), Exchange("exchange", 1), AveragingRounds("novel", 2, self)]
@@ -140,13 +140,13 @@ class HeadBankRounds(AveragingRounds):
 
 
 class HeadBank(FedAvg):
-    """As FedOSS: a personal head each, kept at its client; a snapshot of all of them goes down to everyone."""
+    """Like FedOSS: each client keeps a personal head; a snapshot of all heads is sent to every client."""
 
     round_type = HeadBankRounds
 
 
 class PrototypesOnly(Method):
-    """As FedProto: only class means are exchanged; every client answers with the nearest one in its own way."""
+    """Like FedProto: only class means are exchanged; each client answers with the nearest one."""
 
     traits = Traits(personal=True)
 
@@ -178,7 +178,7 @@ class PrototypesOnly(Method):
 
 
 class Nearest(Predictor):
-    """Minus the distance to each prototype is the logit."""
+    """The logit of a class is minus the distance to its prototype."""
 
     def __init__(self, prototypes: dict[str, Tensor], classes: int) -> None:
         self.prototypes, self.classes = prototypes, classes
@@ -210,7 +210,7 @@ class Declare(Phase):
 
 
 class Newcomer(FedAvg):
-    """As Gains: a client arrives later and declares, by name, labels that the server has not seen."""
+    """Like Gains: a client arrives later and declares, by name, labels that the server does not know."""
 
     def phases(self) -> Sequence[Phase]:
         return [AveragingRounds("source", 2, self), Declare("declare", 1), AveragingRounds("adapt", 2, self)]
@@ -228,7 +228,7 @@ class MaskedRounds(AveragingRounds):
 
 
 class Masked(FedAvg):
-    """As FedPD: packed bits travel beside the weights."""
+    """Like FedPD: packed bits are sent beside the weights."""
 
     round_type = MaskedRounds
 
@@ -283,7 +283,7 @@ class NoisyRounds(AveragingRounds):
 
 
 class Noisy(FedAvg):
-    """Draws without asking, tensor by tensor, on both sides, and counts in the server's JSON part."""
+    """Draws from torch's global generator in both halves, and counts in the server's JSON part."""
 
     round_type = NoisyRounds
 
@@ -309,7 +309,7 @@ class ScribblerRounds(AveragingRounds):
 
 
 class Scribbler(FedAvg):
-    """Changes the payload it was lent."""
+    """Changes its payload in place."""
 
     round_type = ScribblerRounds
 
@@ -328,7 +328,7 @@ class TwoPasses(FedAvg):
     round_type = TwoPassesRounds
 
 
-class UnspeakableRounds(AveragingRounds):
+class UnencodableRounds(AveragingRounds):
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         reply = super().local(payload, client, rng)
         if client.name == "client-01":
@@ -336,10 +336,10 @@ class UnspeakableRounds(AveragingRounds):
         return reply
 
 
-class Unspeakable(FedAvg):
-    """Says what JSON cannot."""
+class Unencodable(FedAvg):
+    """A client sends a value that JSON cannot represent."""
 
-    round_type = UnspeakableRounds
+    round_type = UnencodableRounds
 
 
 class DiesOnceRounds(AveragingRounds):
@@ -355,6 +355,6 @@ class DiesOnceRounds(AveragingRounds):
 
 
 class DiesOnce(FedAvg):
-    """Its first client is killed from outside the first time, as by a system that runs out of memory."""
+    """Its first client is killed once, as by a system that runs out of memory."""
 
     round_type = DiesOnceRounds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -44,20 +45,20 @@ def test_pixels_as_bytes_and_as_floats_get_the_same_answer(run: fedwild.Run) -> 
     assert torch.allclose(run.predict(images).logits, run.predict(images.float() / 255).logits, atol=1e-5)
 
 
-def test_embeddings_are_what_the_head_makes_the_logits_of(run: fedwild.Run) -> None:
+def test_embeddings_are_the_input_of_the_head(run: fedwild.Run) -> None:
     images = load(DataSettings(), 0).x_test[:300]
     with torch.inference_mode():
         embeddings = run.embed(images)
         weights = run.server().state.group("model")
         logits = embeddings @ weights["head.weight"].T + weights["head.bias"]
         assert torch.allclose(logits, run.predict(images).logits, atol=1e-5)
-    with pytest.raises(fedwild.UserError, match="inputs are none"):
+    with pytest.raises(fedwild.UserError, match="No inputs"):
         run.embed(images[:0])
     with pytest.raises(fedwild.UserError, match="inputs have shape"):
         run.embed(images[:, :, :5])
 
 
-def test_outcomes_are_what_predict_answers_on_the_test_rows(run: fedwild.Run) -> None:
+def test_outcomes_equal_the_predictions_on_the_test_rows(run: fedwild.Run) -> None:
     rows = run.test_rows()
     dataset = run.experiment.dataset
     assert rows.tolist() == run.experiment.split.test.tolist()
@@ -74,7 +75,7 @@ def test_evaluating_again_gives_the_same_figures(run: fedwild.Run) -> None:
     assert again == pytest.approx(run.metrics, nan_ok=True)
 
 
-def test_tables_and_files_and_flags_say_the_same(tmp_path: Path) -> None:
+def test_tables_files_and_flags_are_equivalent(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text('seed = 3\n[data]\ntrain_samples = 100\n[method]\nname = "fedavg"\nrounds = 1\nepochs = 1\n')
     by_file = fedwild.run(file, workers=0, out=tmp_path / "file")
@@ -84,12 +85,12 @@ def test_tables_and_files_and_flags_say_the_same(tmp_path: Path) -> None:
     assert models[0] == models[1]
 
 
-def test_a_run_repeats_from_its_own_config(run: fedwild.Run, tmp_path: Path) -> None:
+def test_the_config_of_a_run_repeats_it(run: fedwild.Run, tmp_path: Path) -> None:
     again = fedwild.run(run.path / "config.toml", out=tmp_path / "again")
     assert (again.path / "model.safetensors").read_bytes() == (run.path / "model.safetensors").read_bytes()
 
 
-def test_a_personal_method_asks_whose_model(tmp_path: Path) -> None:
+def test_a_personal_method_requires_a_client(tmp_path: Path) -> None:
     run = fedwild.run(method="local-only", clients=2, workers=0, out=tmp_path / "run", settings=QUICK)
     images = load(DataSettings(), 0).x_test[:5]
     with pytest.raises(fedwild.UserError, match="client-00, client-01"):
@@ -97,7 +98,7 @@ def test_a_personal_method_asks_whose_model(tmp_path: Path) -> None:
     assert len(run.predict(images, client="client-01").labels) == 5
 
 
-def test_an_unfinished_run_says_how_to_go_on(tmp_path: Path) -> None:
+def test_an_unfinished_run_names_the_command_that_resumes_it(tmp_path: Path) -> None:
     def stop(event: dict[str, object]) -> None:
         if event["event"] == "round":
             raise KeyboardInterrupt
@@ -116,9 +117,7 @@ def test_several_data_sets_are_domains_and_clients(tmp_path: Path) -> None:
     assert run.result["clients"] == 2
 
 
-def test_vectors_and_volumes_get_a_network_that_fits(tmp_path: Path) -> None:
-    import numpy as np
-
+def test_vectors_and_volumes_get_a_suitable_network(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     y = np.arange(40) % 2
     np.savez(tmp_path / "vectors.npz", x=rng.normal(size=(40, 5)).astype("float32"), y=y)

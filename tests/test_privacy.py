@@ -1,8 +1,8 @@
-"""Data never leaves a executor: all that clients send is caught and searched for their samples, for every method.
+"""Samples never leave a client: for every method, everything that clients send is searched for their samples.
 
-Images are random, so that no two of them are alike by chance. Clients are small, one has a class of a single sample,
-and methods run with the settings that send most. What is caught are the answers of `Executor.answer`, whichever engine or
-transport carries them.
+Images are random, so that no two of them are similar by chance. Clients are small, one has a class with a single
+sample, and methods run with the settings that send most. What is searched are the results of `Executor.answer`, which
+every engine and transport sends.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ import torch
 from torch import Tensor, nn
 
 from fedwild.api import configure
-from fedwild.contract import Client
+from fedwild.contract import Client, Server, Welcomes
 from fedwild.core.errors import UserError
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.data import ClientSplit, Dataset, DataSettings, Samples, Split, samples_of
 from fedwild.discovery import ESTIMATORS
 from fedwild.methods import METHODS, gains
-from fedwild.methods.fedavg import FedAvg
+from fedwild.methods.fedavg import AveragingRounds
 from fedwild.methods.gains.probes import class_moments
 from fedwild.models import build
 from fedwild.runs.experiment import check_embedding
 from fedwild.sites.redaction import redact
 from fedwild.training.corrections import CORRECTIONS
 from fedwild.training.objectives import OBJECTIVES
-from tests.leaks import Search, Sent, listen
+from tests.leaks import Search, Sent, record
+from tests.methods.by_hand import final
 from tests.tiny import own, run_experiment, tiny_experiment
 
 SHAPE = (2, 8, 9)
@@ -47,16 +48,16 @@ NETWORKS = {
 }
 NEWCOMER = "newcomer"
 AT_SITES = {"local", "validate", "measure"}
-"""What sites are asked for. (Jobs of kind "test" are about data that the coordinator has.)"""
+"""The jobs that sites get. (Jobs of kind "test" are about data of the coordinator.)"""
 WITHOUT_CLIENTS = {"distil"}
 """Phases in which only the server works."""
 
 
-# --- the federation --------------------------------------------------------------------------------------------------
+# --- the federation -----------------------------------------------------------------------------------------
 
 
 def random_images(seed: int, count: int) -> tuple[Tensor, Tensor]:
-    """So many images of each of three classes: noise with a row that is a little brighter."""
+    """Return `count` images of each of three classes: noise with a row that is a little brighter."""
     generator = torch.Generator().manual_seed(seed)
     y = torch.arange(3).repeat(count)
     x = torch.randint(0, 200, (len(y), *SHAPE), generator=generator, dtype=torch.uint8)
@@ -72,10 +73,11 @@ def data() -> Dataset:
     return Dataset("random", x_train, y_train, x_test, y_test, ("a", "b", "c"), ("random",), *zeros)
 
 
-def dealt(method: str) -> Split:
-    """Clients with samples of every part: one has ten of a class, the other a class of one; perhaps a newcomer.
+def split_for(method: str) -> Split:
+    """Return clients with samples of every part: one has ten of a class, the other a class with one sample.
 
-    Test data is with the clients alone. Public data is there only for methods that cannot do without.
+    There is a newcomer for methods that welcome them, and public data for methods that need it. Only clients have test
+    data.
     """
     a, b, c = (np.arange(label, 72, 3) for label in range(3))
     test = np.arange(9)
@@ -84,15 +86,15 @@ def dealt(method: str) -> Split:
         ClientSplit("small", np.r_[a[12:15], b[6:7]], np.r_[a[15:16], b[7:8]], c[5:8], test[3:6], ("a", "b")),
     ]
     newcomers: tuple[str, ...] = ()
-    if METHODS.get(method).grows:
+    if issubclass(METHODS.get(method), Welcomes):
         clients.append(ClientSplit(NEWCOMER, np.r_[a[16:17], c[9:15]], c[15:17], c[:0], test[6:9], ("a", "c")))
         newcomers = (NEWCOMER,)
-    public = np.r_[a[20:], b[20:]] if METHODS.get(method).needs_public else a[:0]
+    public = np.r_[a[20:], b[20:]] if METHODS.get(method).traits.public_data else a[:0]
     return Split(tuple(clients), ("a", "b"), (), ("c",), test[:0], public, "train", newcomers=newcomers)
 
 
 def samples_at(client: ClientSplit, data: Dataset) -> tuple[Tensor, Tensor]:
-    """All that a client has, as it is stored and as networks see it: training, validation, unlabelled, test."""
+    """Return all samples of a client, training, validation, unlabelled and test, as stored and as networks see them."""
     settings = DataSettings(**LEVELS)
     here = np.concatenate([client.train, client.validation, client.unlabelled])
     parts = [samples_of(data, rows, part, data=settings) for part, rows in (("train", here), ("test", client.test))]
@@ -101,12 +103,12 @@ def samples_at(client: ClientSplit, data: Dataset) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(scope="module")
 def searches(data: Dataset) -> dict[str, Search]:
-    """For each client, a search for its own samples."""
-    return {client.name: Search(*samples_at(client, data)) for client in dealt("gains").clients}
+    """Return a search for the samples of each client."""
+    return {client.name: Search(*samples_at(client, data)) for client in split_for("gains").clients}
 
 
-def talkative(method: str) -> dict[str, Any]:
-    """Tables with which a method sends most: nothing is kept back for being too small, and there is much to tell."""
+def verbose(method: str) -> dict[str, Any]:
+    """Return the settings with which a method sends most: no limit on small groups, and many groups to send."""
     if method.startswith("gal"):
         everything_novel = {"novelty": "fixed", "r": 1.0, "min_count": 1, "min_known_count": 1}
         return {"method": everything_novel, "estimator": {"name": "given", "classes": 2}}
@@ -118,9 +120,9 @@ def talkative(method: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> list[Sent]:
-    """All that clients send in this test."""
-    return listen(monkeypatch)
+def uploads(monkeypatch: pytest.MonkeyPatch) -> list[Sent]:
+    """Return a list of everything that clients send in this test."""
+    return record(monkeypatch)
 
 
 def run_at_sites(
@@ -131,9 +133,9 @@ def run_at_sites(
     split: Split | None = None,
     /,
     **tables: Any,
-) -> set[str]:
-    """Run a federation whose clients measure themselves; returns the phases in which clients have something to do."""
-    own = talkative(method)
+) -> tuple[set[str], set[str]]:
+    """Run a federation whose clients measure themselves; return the phases in which clients work and kinds of jobs."""
+    own = verbose(method)
     tables = {**own, **tables, "method": {**own.get("method", {}), **tables.get("method", {})}}
     settings = {
         "data": {"name": "sites", **LEVELS},
@@ -142,55 +144,57 @@ def run_at_sites(
         "evaluation": {"every": 0},
         **tables,
     }
-    experiment = tiny_experiment(method, data, split or dealt(method), settings)
+    experiment = tiny_experiment(method, data, split or split_for(method), settings)
     run_experiment(folder, experiment)
     phases = {phase.name for phase in experiment.method.phases() if phase.rounds} - WITHOUT_CLIENTS
-    # Statistics are measured anew only where there are some.
-    return phases - {"calibrate"} if network == "dense" else phases
+    # Only networks with batch-norm measure statistics again.
+    phases -= {"calibrate"} if network == "dense" else set()
+    # With a fixed threshold, no validation scores are needed.
+    server = Server.from_payload(final(folder), experiment.task, Rng(0))
+    fixed = experiment.method.answers(server).threshold is not None
+    return phases, AT_SITES - {"validate"} if fixed else AT_SITES
 
 
-def kinds_of(method: str) -> set[str]:
-    """The jobs that clients get: where the threshold is the method's own, validation samples need no scores."""
-    fixed = configure({"method": {"name": method}}).make_method().threshold() is not None
-    return AT_SITES - {"validate"} if fixed else AT_SITES
-
-
-def check_all_was_heard(
-    heard: list[Sent], phases: set[str], clients: set[str], kinds: frozenset[str] | set[str] = frozenset(AT_SITES)
-) -> None:
-    """Whoever is silent proves nothing: every kind of job, phase and client must have been heard, and none failed."""
-    assert {sent.kind for sent in heard} == kinds
-    assert {sent.phase for sent in heard if sent.kind == "local"} == phases
+def check_all_sent(uploads: list[Sent], expected: tuple[set[str], set[str]], clients: set[str]) -> None:
+    """Check that every phase, kind of job and client has sent something, so that the search covers all of them."""
+    phases, kinds = expected
+    assert {sent.kind for sent in uploads} == kinds
+    assert {sent.phase for sent in uploads if sent.kind == "local"} == phases
     for kind in kinds:
-        assert {sent.client for sent in heard if sent.kind == kind} == clients
-    assert all(sent.reply for sent in heard)
+        assert {sent.client for sent in uploads if sent.kind == kind} == clients
+    assert all(sent.reply for sent in uploads)
 
 
-def found(heard: list[Sent], searches: dict[str, Search]) -> list[str]:
-    return [place for sent in heard for place in searches[sent.client].found_in(sent)]
+def found(uploads: list[Sent], searches: dict[str, Search]) -> list[str]:
+    return [place for sent in uploads for place in searches[sent.client].found_in(sent)]
 
 
-# --- nothing is sent -------------------------------------------------------------------------------------------------
+# --- no method sends samples --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("method", own(METHODS))
-def test_no_sample_is_in_what_clients_send(
-    method: str, network: str, data: Dataset, searches: dict[str, Search], heard: list[Sent], tmp_path: Path
+def test_no_method_sends_a_sample(
+    method: str, network: str, data: Dataset, searches: dict[str, Search], uploads: list[Sent], tmp_path: Path
 ) -> None:
-    phases = run_at_sites(tmp_path / "run", data, method, network, evaluation={"every": 1})
-    check_all_was_heard(heard, phases, {client.name for client in dealt(method).clients}, kinds_of(method))
-    assert found(heard, searches) == []
+    expected = run_at_sites(tmp_path / "run", data, method, network, evaluation={"every": 1})
+    check_all_sent(uploads, expected, {client.name for client in split_for(method).clients})
+    assert found(uploads, searches) == []
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("objective", own(OBJECTIVES))
 def test_no_objective_sends_a_sample(
-    objective: str, network: str, data: Dataset, searches: dict[str, Search], heard: list[Sent], tmp_path: Path
+    objective: str,
+    network: str,
+    data: Dataset,
+    searches: dict[str, Search],
+    uploads: list[Sent],
+    tmp_path: Path,
 ) -> None:
-    phases = run_at_sites(tmp_path / "run", data, "fedavg", network, objective={"name": objective})
-    check_all_was_heard(heard, phases, {"large", "small"})
-    assert found(heard, searches) == []
+    expected = run_at_sites(tmp_path / "run", data, "fedavg", network, objective={"name": objective})
+    check_all_sent(uploads, expected, {"large", "small"})
+    assert found(uploads, searches) == []
 
 
 CORRECTED = [(name, network) for name in own(CORRECTIONS) for network in NETWORKS]
@@ -198,23 +202,28 @@ CORRECTED = [(name, network) for name in own(CORRECTIONS) for network in NETWORK
 
 @pytest.mark.parametrize(("correction", "network"), [case for case in CORRECTED if case != ("scaffold", "dense")])
 def test_no_correction_sends_a_sample(
-    correction: str, network: str, data: Dataset, searches: dict[str, Search], heard: list[Sent], tmp_path: Path
+    correction: str,
+    network: str,
+    data: Dataset,
+    searches: dict[str, Search],
+    uploads: list[Sent],
+    tmp_path: Path,
 ) -> None:
-    phases = run_at_sites(tmp_path / "run", data, "fedavg", network, correction={"name": correction})
-    check_all_was_heard(heard, phases, {"large", "small"})
-    assert found(heard, searches) == []
+    expected = run_at_sites(tmp_path / "run", data, "fedavg", network, correction={"name": correction})
+    check_all_sent(uploads, expected, {"large", "small"})
+    assert found(uploads, searches) == []
 
 
 @pytest.mark.parametrize("estimator", own(ESTIMATORS))
-def test_no_estimator_has_samples_sent(
-    estimator: str, data: Dataset, searches: dict[str, Search], heard: list[Sent], tmp_path: Path
+def test_no_estimator_sends_a_sample(
+    estimator: str, data: Dataset, searches: dict[str, Search], uploads: list[Sent], tmp_path: Path
 ) -> None:
-    phases = run_at_sites(tmp_path / "run", data, "gal", "dense", estimator={"name": estimator})
-    check_all_was_heard(heard, phases, {"large", "small"})
-    assert found(heard, searches) == []
+    expected = run_at_sites(tmp_path / "run", data, "gal", "dense", estimator={"name": estimator})
+    check_all_sent(uploads, expected, {"large", "small"})
+    assert found(uploads, searches) == []
 
 
-# --- the search would find it ----------------------------------------------------------------------------------------
+# --- the search finds samples -------------------------------------------------------------------------------
 
 
 @dataclass
@@ -226,7 +235,7 @@ class Stolen:
 
     @property
     def grey(self) -> Tensor:
-        """In [0, 1], before normalisation."""
+        """The sample in [0, 1], before normalisation."""
         return self.stored / 255
 
     @property
@@ -238,7 +247,7 @@ class Stolen:
 
 
 def honest() -> Payload:
-    """A reply as methods make it."""
+    """Return a reply like those of methods."""
     generator = torch.Generator().manual_seed(5)
     weights = {
         "fc.weight": torch.randn(8, math.prod(SHAPE), generator=generator),
@@ -254,14 +263,14 @@ def noise(*shape: int) -> Tensor:
 
 
 def batch_with(seen: Tensor) -> Tensor:
-    """A batch of images (5, C, H, W), of which one is the sample."""
+    """Return a batch of images (5, C, H, W), one of which is the sample."""
     batch = noise(5, *seen.shape)
     batch[3] = seen
     return batch
 
 
-def single_member(stolen: Stolen, name: str) -> Tensor:
-    """Gains' moments of a class with one member."""
+def single_sample(stolen: Stolen, name: str) -> Tensor:
+    """Return the moments of Gains for a class with one sample."""
     return class_moments(Samples(stolen.stored[None], torch.tensor([1]), torch.tensor([0])), 3, at_least=1)[name]
 
 
@@ -302,17 +311,17 @@ IN_TENSORS: dict[str, Callable[[Stolen], dict[str, Tensor]]] = {
     "as a row": lambda s: {"x": batch_with(s.seen).flatten(1)},
     "as a column": lambda s: {"x": batch_with(s.seen).flatten(1).T},
     "as a row of a layer": lambda s: {"model/fc.weight": replaced_row(s)},
-    "as a row of a layer, and its kernel turned": lambda s: {"model/fc.weight": replaced_row(s).T},
+    "as a row of a layer, transposed": lambda s: {"model/fc.weight": replaced_row(s).T},
     "inside a longer vector": lambda s: {"x": torch.cat([noise(301), s.seen.flatten(), noise(77)])},
     "behind weights": lambda s: {"model/fc.bias": torch.cat([noise(8), s.seen.flatten()])},
     "in two tensors": lambda s: {"x": s.seen[:1], "y": s.seen[1:]},
     "one channel": lambda s: {"x": s.seen[1]},
     "a quarter": lambda s: {"x": s.seen.flatten()[36:72]},
-    "a class mean of one member": lambda s: {"moments/mean": single_member(s, "mean")},
-    "a class's mean square of one member": lambda s: {"moments/square": single_member(s, "square")},
+    "a class mean of one sample": lambda s: {"moments/mean": single_sample(s, "mean")},
+    "a class mean square of one sample": lambda s: {"moments/square": single_sample(s, "square")},
     "floats as bytes": lambda s: {"x": s.grey.flatten().view(torch.uint8)},
     "normalised floats as bytes": lambda s: {"x": (-2 * s.seen).flatten().view(torch.uint8)},
-    "floats as bytes, large end first": lambda s: {"x": torch.tensor(list(s.seen.numpy().byteswap().tobytes())).byte()},
+    "floats as big-endian bytes": lambda s: {"x": torch.tensor(list(s.seen.numpy().byteswap().tobytes())).byte()},
     "floats as int32": lambda s: {"x": s.seen.flatten().view(torch.int32)},
     "float16 as int16": lambda s: {"x": s.seen.half().flatten().view(torch.int16)},
     "bytes as float32": lambda s: {"x": s.stored.flatten().view(torch.float32).nan_to_num()},
@@ -321,9 +330,9 @@ IN_TENSORS: dict[str, Callable[[Stolen], dict[str, Tensor]]] = {
 
 CODED: dict[str, Callable[[Stolen], str]] = {
     "numbers": lambda s: ", ".join(f"{value:.4f}" for value in s),
-    "numbers, one a line": lambda s: "\n".join(f"{value:.3f}" for value in s),
+    "one number per line": lambda s: "\n".join(f"{value:.3f}" for value in s),
     "whole numbers": lambda s: " ".join(map(str, s.stored.flatten().tolist())),
-    "numbers and where they belong": lambda s: str(dict(enumerate(s))),
+    "numbers with positions": lambda s: str(dict(enumerate(s))),
     "eight values": lambda s: str(s.seen[0, 2, :8].numpy()),
     "as NumPy prints it": lambda s: str(s.grey.numpy()),
     "as torch prints it": lambda s: str(s.seen),
@@ -346,7 +355,7 @@ IN_INFO: dict[str, Callable[[Stolen], dict[str, Any]]] = {
     "a list, rounded": lambda s: {"x": [round(value, 2) for value in s]},
     "a list of texts": lambda s: {"x": ",".join(map(str, s))},
     "a table by pixel": lambda s: {"x": {f"pixel-{i}": value for i, value in enumerate(s)}},
-    "pairs of place and value": lambda s: {"x": [[i, value] for i, value in enumerate(s)]},
+    "pairs of position and value": lambda s: {"x": [[i, value] for i, value in enumerate(s)]},
     "eight values": lambda s: {"x": s.grey[1, 4, :8].tolist()},
     "in a key": lambda s: {s.raw.hex(): 1},
 }
@@ -354,13 +363,13 @@ IN_INFO: dict[str, Callable[[Stolen], dict[str, Any]]] = {
 
 @pytest.fixture
 def stolen(data: Dataset) -> Stolen:
-    """A training sample of the client that has ten of its class."""
-    stored, seen = samples_at(dealt("fedavg").clients[0], data)
+    """Return a training sample of the client that has ten of its class."""
+    stored, seen = samples_at(split_for("fedavg").clients[0], data)
     return Stolen(stored[3], seen[3])
 
 
-def sent_with(payload: Payload, *said: str) -> Sent:
-    return Sent("large", "local", "train", payload.encode(), said)
+def sent_with(payload: Payload, *texts: str) -> Sent:
+    return Sent("large", "local", "train", payload.encode(), texts)
 
 
 @pytest.mark.parametrize("way", IN_TENSORS)
@@ -379,26 +388,26 @@ def test_a_sample_in_the_info_is_found(way: str, stolen: Stolen, searches: dict[
 
 @pytest.mark.parametrize("where", ["info", "tensor's name", "note", "error"])
 @pytest.mark.parametrize("way", CODED)
-def test_a_sample_in_words_is_found(way: str, where: str, stolen: Stolen, searches: dict[str, Search]) -> None:
+def test_a_sample_in_text_is_found(way: str, where: str, stolen: Stolen, searches: dict[str, Search]) -> None:
     payload, text = honest(), f"it fails on {CODED[way](stolen)}, and on nothing else"
     if where == "info":
         payload.info["about"] = text
     elif where == "tensor's name":
         payload.tensors[f"model/{text}"] = torch.zeros(1)
-    said = {"note": (text,), "error": (f"ValueError: {text}",)}.get(where, ())
-    assert searches["large"].found_in(sent_with(payload, *said))
+    texts = {"note": (text,), "error": (f"ValueError: {text}",)}.get(where, ())
+    assert searches["large"].found_in(sent_with(payload, *texts))
 
 
 @pytest.mark.parametrize("part", ["train", "validation", "unlabelled", "test"])
 def test_samples_of_every_part_are_found(part: str, data: Dataset, searches: dict[str, Search]) -> None:
-    for client in dealt("fedavg").clients:
+    for client in split_for("fedavg").clients:
         for row in getattr(client, part):
             own = samples_of(data, np.array([row]), "test" if part == "test" else "train", data=DataSettings(**LEVELS))
             assert searches[client.name].found_in(sent_with(Payload({"x": own.all()[0].half()})))
 
 
-def test_nothing_is_found_where_nothing_is(data: Dataset, searches: dict[str, Search]) -> None:
-    stored, seen = samples_at(dealt("fedavg").clients[0], data)
+def test_nothing_is_found_in_a_harmless_reply(data: Dataset, searches: dict[str, Search]) -> None:
+    stored, seen = samples_at(split_for("fedavg").clients[0], data)
     payload = honest()
     payload.tensors |= {"mean": seen[:10].mean(0), "square": seen[:10].square().mean(0), "zeros": torch.zeros(500)}
     payload.tensors |= {"two": seen[:2].mean(0), "ramp": torch.arange(500), "counts": torch.bincount(torch.arange(99))}
@@ -409,15 +418,15 @@ def test_nothing_is_found_where_nothing_is(data: Dataset, searches: dict[str, Se
     assert searches["small"].found_in(sent_with(others)) == []
 
 
-# --- in a federation, too --------------------------------------------------------------------------------------------
+# --- the search finds samples in a run ----------------------------------------------------------------------
 
 
 def careless(leak: Callable[[Client, Payload], None]) -> Callable[..., Payload]:
-    """FedAvg at a client that does something with its reply that it should not."""
-    local = FedAvg.local
+    """Return the client half of FedAvg with a leak at one client."""
+    local = AveragingRounds.local
 
-    def leaking(method: FedAvg, payload: Payload, client: Client, rng: Rng) -> Payload:
-        reply = local(method, payload, client, rng)
+    def leaking(phase: AveragingRounds, payload: Payload, client: Client, rng: Rng) -> Payload:
+        reply = local(phase, payload, client, rng)
         if client.name == "small":
             leak(client, reply)
         return reply
@@ -439,118 +448,116 @@ CARELESS: dict[str, tuple[Callable[[Client, Payload], None], str]] = {
 
 
 @pytest.mark.parametrize("way", CARELESS)
-def test_a_careless_method_is_caught(
+def test_a_leak_in_a_method_is_found(
     way: str,
     data: Dataset,
     searches: dict[str, Search],
-    heard: list[Sent],
+    uploads: list[Sent],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     leak, place = CARELESS[way]
-    monkeypatch.setattr(FedAvg, "local", careless(leak))
+    monkeypatch.setattr(AveragingRounds, "local", careless(leak))
     run_at_sites(tmp_path / "run", data, "fedavg", "dense")
-    places = found(heard, searches)
+    places = found(uploads, searches)
     assert places
     assert all(text.startswith("small, local, train: in ") for text in places)
     assert any(place in text for text in places)
 
 
 @pytest.mark.parametrize("way", CODED)
-def test_what_a_transport_tells_of_an_error_has_no_sample(
-    way: str, stolen: Stolen, searches: dict[str, Search]
-) -> None:
+def test_redacted_errors_have_no_sample(way: str, stolen: Stolen, searches: dict[str, Search]) -> None:
     error = f"ValueError: it fails on {CODED[way](stolen)}, and on nothing else"
     assert searches["large"].in_text(error)
-    told = redact(error)
-    assert told.startswith("ValueError: it fails on ")
-    assert not searches["large"].in_text(told)
+    redacted = redact(error)
+    assert redacted.startswith("ValueError: it fails on ")
+    assert not searches["large"].in_text(redacted)
 
 
-# --- means of few samples --------------------------------------------------------------------------------------------
+# --- means of few samples -----------------------------------------------------------------------------------
 
 
 DECLARING = ("local", "declare-1")
 
 
-def declared(heard: list[Sent]) -> dict[str, Payload]:
-    """What clients say of their classes when a newcomer comes."""
-    return {sent.client: Payload.decode(sent.reply) for sent in heard if (sent.kind, sent.phase) == DECLARING}
+def declared(uploads: list[Sent]) -> dict[str, Payload]:
+    """Return what clients send about their classes when a newcomer arrives."""
+    return {sent.client: Payload.decode(sent.reply) for sent in uploads if (sent.kind, sent.phase) == DECLARING}
 
 
-@pytest.mark.parametrize(("min_count", "told"), [(1, [10, 0]), (9, [10, 0]), (10, [10, 0]), (11, [0, 0])])
+@pytest.mark.parametrize(("min_count", "counts"), [(1, [10, 0]), (9, [10, 0]), (10, [10, 0]), (11, [0, 0])])
 def test_means_of_inputs_are_of_ten_samples_or_more(
-    min_count: int, told: list[int], data: Dataset, heard: list[Sent], tmp_path: Path
+    min_count: int, counts: list[int], data: Dataset, uploads: list[Sent], tmp_path: Path
 ) -> None:
     run_at_sites(tmp_path / "run", data, "gains", "dense", method={"min_count": min_count})
-    replies = declared(heard)
-    assert replies["large"].group("moments")["count"].tolist() == told
+    replies = declared(uploads)
+    assert replies["large"].group("moments")["count"].tolist() == counts
     assert not replies["large"].group("moments")["mean"][1].any()
     for tensor in replies["small"].group("moments").values():
         assert not tensor.any()
     assert "moments" not in replies[NEWCOMER]
-    # In the embedding the setting is all that counts, and the newcomer tells of what it has two of.
-    counts = {name: reply.group("classes")["count"].tolist() for name, reply in replies.items()}
-    assert counts["large"] == [count if count >= min_count else 0 for count in (10, 3)]
-    assert counts["small"] == [count if count >= min_count else 0 for count in (3, 1)]
-    assert counts[NEWCOMER] == [0, 6]
+    # In the embedding only the setting counts, and the newcomer reports classes with at least two samples.
+    embedded = {name: reply.group("classes")["count"].tolist() for name, reply in replies.items()}
+    assert embedded["large"] == [count if count >= min_count else 0 for count in (10, 3)]
+    assert embedded["small"] == [count if count >= min_count else 0 for count in (3, 1)]
+    assert embedded[NEWCOMER] == [0, 6]
 
 
-def test_without_that_limit_the_search_would_find_the_only_sample_of_a_class(
+def test_without_that_limit_the_only_sample_of_a_class_is_found(
     data: Dataset,
     searches: dict[str, Search],
-    heard: list[Sent],
+    uploads: list[Sent],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(gains.declare, "MIN_INPUTS", 1)
     run_at_sites(tmp_path / "run", data, "gains", "dense")
-    assert "small, local, declare-1: in tensor 'moments/mean'" in found(heard, searches)
+    assert "small, local, declare-1: in tensor 'moments/mean'" in found(uploads, searches)
 
 
-# --- known limits ----------------------------------------------------------------------------------------------------
+# --- known limits -------------------------------------------------------------------------------------------
 
 
-def lonely(data: Dataset) -> tuple[Split, Search]:
-    """A client with a single training sample, and a search for it."""
-    split = dealt("fedavg")
+def single_sample_client(data: Dataset) -> tuple[Split, Search]:
+    """Return a split with a client that has a single training sample, and a search for it."""
+    split = split_for("fedavg")
     client = replace(split.clients[1], train=split.clients[1].train[:1])
     return replace(split, clients=(split.clients[0], client)), Search(*samples_at(client, data))
 
 
-def test_known_limit_the_step_of_a_dense_first_layer_on_one_sample_is_that_sample(
+def test_known_limit_one_step_of_a_dense_first_layer_reveals_a_single_sample(
     data: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The weights do not show it. Whoever knows both weights, as the server does, sees it in their difference."""
-    split, search = lonely(data)
+    """The weights do not reveal it, but their change does, which the server can compute."""
+    split, search = single_sample_client(data)
     changes: list[Tensor] = []
     replies: list[Payload] = []
-    local = FedAvg.local
+    local = AveragingRounds.local
 
-    def watched(method: FedAvg, payload: Payload, client: Client, rng: Rng) -> Payload:
-        reply = local(method, payload, client, rng)
+    def recording(phase: AveragingRounds, payload: Payload, client: Client, rng: Rng) -> Payload:
+        reply = local(phase, payload, client, rng)
         if client.name == "small":
             first = "model/fc1.fc.weight"
             changes.append(reply.tensors[first] - payload.tensors[first])
             replies.append(reply)
         return reply
 
-    monkeypatch.setattr(FedAvg, "local", watched)
+    monkeypatch.setattr(AveragingRounds, "local", recording)
     run_at_sites(tmp_path / "run", data, "fedavg", "dense", split, method={"rounds": 1, "batch_size": 1})
     assert search.in_tensors(replies[0].tensors) == []
     assert search.in_tensors({"change": changes[0]}) == ["change"]
 
 
-def test_known_limit_scaffold_sends_that_difference_itself(data: Dataset, heard: list[Sent], tmp_path: Path) -> None:
-    """Of a client with more samples, too, wherever a neuron answers to one of them alone."""
-    split, search = lonely(data)
+def test_known_limit_scaffold_sends_that_change(data: Dataset, uploads: list[Sent], tmp_path: Path) -> None:
+    """With more samples, this happens where a neuron is active for only one of them."""
+    split, search = single_sample_client(data)
     run_at_sites(tmp_path / "run", data, "fedavg", "dense", split, correction={"name": "scaffold"})
-    places = {place for sent in heard if sent.client == "small" for place in search.found_in(sent)}
+    places = {place for sent in uploads if sent.client == "small" for place in search.found_in(sent)}
     assert places == {"small, local, train: in tensor 'control_change/fc1.fc.weight'"}
 
 
 def without_a_body(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """A network of the user's own whose embedding is the sample itself."""
+    """Return a user's network whose embedding is the sample itself."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), outputs))
 
 
@@ -563,15 +570,15 @@ def without_a_body(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         ("fedoss-paper", "statistics/1/mean"),
     ],
 )
-def test_known_limit_embeddings_of_a_network_without_layers_before_its_head_are_samples(
-    method: str, tensor: str, data: Dataset, searches: dict[str, Search], heard: list[Sent], tmp_path: Path
+def test_known_limit_without_layers_before_the_head_embeddings_are_samples(
+    method: str, tensor: str, data: Dataset, searches: dict[str, Search], uploads: list[Sent], tmp_path: Path
 ) -> None:
     run_at_sites(tmp_path / "run", data, method, f"{__name__}:{without_a_body.__name__}")
-    assert any(f"in tensor {tensor!r}" in place for place in found(heard, searches))
+    assert any(f"in tensor {tensor!r}" in place for place in found(uploads, searches))
 
 
 @pytest.mark.parametrize("method", ["fedproto", "gal", "gains", "fedoss-paper"])
-def test_such_a_network_is_refused_where_embeddings_are_sent(method: str) -> None:
+def test_such_a_network_is_rejected_if_embeddings_are_sent(method: str) -> None:
     config = configure({"method": {"name": method}})
     network = build(f"{__name__}:{without_a_body.__name__}", (1, 8, 8), 3)
     with pytest.raises(UserError, match="without layers before the head these are their samples"):

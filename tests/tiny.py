@@ -54,14 +54,14 @@ def image_file(
 ) -> Path:
     """An .npz of images: each class a name and its bright row, a quarter as many samples for testing."""
     rng = np.random.default_rng(seed)
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for part, count in (("train", per_class), ("test", max(4, per_class // 4))):
         names = np.repeat(sorted(classes), count)
         x = rng.integers(0, 80, (len(names), side, side), dtype=np.uint8)
         for i, name in enumerate(names):
             x[i, classes[str(name)]] += 150
         arrays |= {f"x_{part}": 255 - x if inverted else x, f"y_{part}": names}
-    np.savez(path, **arrays)  # type: ignore[arg-type]
+    np.savez(path, **arrays)
     return path
 
 
@@ -161,7 +161,7 @@ def fail_for_seed_0(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def failing(config: Config, *rest: Any) -> Run:
         if config.seed == 0:
-            raise RoundFailed("nobody answered")
+            raise RoundFailed("no replies")
         return start(config, *rest)
 
     monkeypatch.setattr(starting, "start", failing)

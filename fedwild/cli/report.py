@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedwild.cli.options import Folder, Json, Number, PathOption, Quiet, number, out
+from fedwild.cli.options import Folder, Json, Number, PathOption, Quiet, number, say
 
 
 def report(
@@ -40,4 +40,4 @@ def report(
     if as_json:
         print(json.dumps({"run": str(folder), "report": str(written), "bytes": written.stat().st_size}))
     elif not quiet:
-        out.print(f"report: {written}", highlight=False, markup=False, soft_wrap=True)
+        say(f"report: {written}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedwild.cli.options import Json, PathOption, Quiet, out
+from fedwild.cli.options import Json, PathOption, Quiet, say
 from fedwild.core.errors import UserError
 from fedwild.results.comparison.reading import run_folders
 
@@ -57,9 +57,8 @@ def track(
     if as_json:
         print(json.dumps({str(run.path): str(folder) for run, folder in zip(runs, written, strict=True)}))
     elif not quiet:
-        logdir = out_folder or common_folder(written)
-        out.print("\n".join(map(str, written)), highlight=False, markup=False, soft_wrap=True)
-        out.print(f"to view them: `tensorboard --logdir {logdir}`", highlight=False, markup=False, soft_wrap=True)
+        say("\n".join(map(str, written)))
+        say(f"to view them: `tensorboard --logdir {out_folder or common_folder(written)}`")
 
 
 def find_folders(places: list[Path]) -> list[Path]:

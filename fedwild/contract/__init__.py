@@ -1,4 +1,4 @@
-"""What a method is, and what an engine is: everything that someone who adds a method needs to import."""
+"""What a method and an engine are: everything that the author of a method needs to import."""
 
 from fedwild.contract.answering import Answering
 from fedwild.contract.exhibit import (
@@ -15,7 +15,7 @@ from fedwild.contract.initial import HEAD, Initial, initial_weights
 from fedwild.contract.method import Discovers, Method, Traits, Welcomes
 from fedwild.contract.phase import Draw, Groups, Phase, Rounds
 from fedwild.contract.predictor import Outcome, Prediction, Predictor
-from fedwild.contract.task import Task, copied, weights_of
+from fedwild.contract.task import Task, copy_tensors, weights_of
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.core.settings import Settings
@@ -52,7 +52,7 @@ __all__ = [
     "Task",
     "Traits",
     "Welcomes",
-    "copied",
+    "copy_tensors",
     "initial_weights",
     "weights_of",
 ]

@@ -12,7 +12,7 @@ from fedwild.contract.predictor import Outcome, Predictor
 
 
 def true_ids(outcome: Outcome) -> Tensor:
-    """The true ids (n,) where every class of the registry has its true name."""
+    """Return the true ids (n,) if every class of the registry has its true name."""
     return outcome.truth
 
 

@@ -1,4 +1,4 @@
-"""What an engine is: it takes jobs to clients and returns their answers, in any order."""
+"""The interface of engines: they take jobs to clients and return answers in any order."""
 
 from __future__ import annotations
 

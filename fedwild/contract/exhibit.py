@@ -1,4 +1,4 @@
-"""What a method wants shown: plain data that the report and `show` render without knowing whose it is."""
+"""Exhibits: plain data of a method that the report and `show` render without knowing the method."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fedwild.contract.halves import Client, Server
 
 @dataclass(frozen=True)
 class Record:
-    """What exhibits are made from: the final server and the run's own log."""
+    """What exhibits are made from: the final server and the log of the run."""
 
     server: Server
     events: Sequence[Mapping[str, Any]]
     """The events of the run, without those of the run that it continues."""
     client: Callable[[str], Client] | None = None
-    """Opens a client's data by name; None where the data is not on this machine."""
+    """Opens a client's data by name; None if the data is not on this machine."""
 
     def findings(self, what: str) -> list[Mapping[str, Any]]:
-        """The figures of one kind that the method put into the log, in order."""
+        """Return the figures of one kind that the method put into the log, in order."""
         return [event for event in self.events if event["event"] == "finding" and event["what"] == what]
 
 
@@ -33,7 +33,7 @@ class Exhibit:
     section: str
     title: str
     text: str = ""
-    """What there is to see, in a sentence or two."""
+    """A description in one or two sentences."""
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ class Step:
 class Server:
     """What the server keeps. The state, classes, clients, thresholds and step are in every checkpoint.
 
-    Every round goes on from what its checkpoint gives back, so that a resumed run cannot differ: names in
-    `state` come in sorted order, and `state.info` is what JSON makes of it.
+    Every round starts from what its checkpoint returns, so that a resumed run cannot differ: names in `state` are
+    sorted, and `state.info` has been converted to JSON and back.
     """
 
     task: Task
@@ -44,29 +44,29 @@ class Server:
     thresholds: dict[str, float] = field(default_factory=dict)
     public: Samples | None = None
     newcomers: tuple[str, ...] = ()
-    """The clients that are no members yet when the run begins, in the order in which they arrive."""
+    """The clients that are not members when the run begins, in the order of their arrival."""
     initial: Initial | None = None
-    """For `Method.start` alone: the earlier run's model to begin with."""
+    """The model of an earlier run to begin with; only set for `Method.start`."""
     notes: list[str] = field(default_factory=list)
     findings: list[dict[str, Any]] = field(default_factory=list)
 
     def note(self, text: str) -> None:
-        """Say something in the run's log."""
+        """Add a message to the run's log."""
         self.notes.append(text)
 
     def finding(self, what: str, **figures: Any) -> None:
-        """Put figures, as plain values, into the run's log."""
+        """Add figures, as plain values, to the run's log."""
         self.findings.append({"what": what, **figures})
 
     def to_payload(self) -> Payload:
-        """All that a predictor or the next round needs, as one payload."""
+        """Return everything that a predictor or the next round needs as one payload."""
         return Payload(
             dict(self.state.tensors),
             {
                 "state": self.state.info,
                 "classes": self.classes.to_json(),
                 "clients": list(self.clients),
-                # As text, since JSON cannot say "infinite".
+                # As text, since JSON has no infinity.
                 "thresholds": {name: repr(value) for name, value in self.thresholds.items()},
                 "step": vars(self.step),
             },
@@ -95,11 +95,11 @@ class Client:
     classes: tuple[str, ...]
     """The server's classes, in the order of their ids."""
     view: Callable[..., Samples]
-    """A part of the client's data by name; of the unlabelled samples also those of one stage."""
+    """Returns a part of the client's data by name, and of the unlabelled samples those of one stage."""
     labels: Mapping[str, int]
-    """How many labelled training samples it has of each class, by name; the server may not know some of them yet."""
+    """The number of labelled training samples by class name, including classes that the server does not know yet."""
     state: Payload = field(default_factory=Payload)
-    """Durable: what is left here by one round is here in the next, also after a crash and resume."""
+    """Durable: kept from round to round, also after a crash and resume."""
     notes: list[str] = field(default_factory=list)
 
     @cached_property
@@ -108,7 +108,7 @@ class Client:
         return self.view("train")
 
     def train_as(self, classes: Sequence[str]) -> Samples:
-        """Labelled training samples of these classes, numbered in this order, whatever the server knows."""
+        """Return labelled training samples of these classes, numbered in this order; the server need not know them."""
         return self.view("train", classes=tuple(classes))
 
     @cached_property
@@ -122,32 +122,32 @@ class Client:
         return self.view("unlabelled")
 
     def unlabelled_in(self, stage: int) -> Samples:
-        """Those of the unlabelled samples that turn up in a stage, counted from 1."""
+        """Return the unlabelled samples of one stage, counted from 1."""
         return self.view("unlabelled", stage)
 
     def note(self, text: str) -> None:
-        """Say something in the run's log, such as a step that was skipped and why."""
+        """Add a message to the run's log, such as the reason for a skipped step."""
         self.notes.append(text)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A client's accepted answer."""
+    """An accepted reply of a client."""
 
     client: str
     payload: Payload
 
     @property
     def samples(self) -> int:
-        """How many training samples stand behind this reply."""
+        """The number of training samples behind this reply."""
         return int(self.payload.info["samples"])
 
 
 class Replies:
-    """The round's accepted replies in the order of the clients' names, read one at a time.
+    """The accepted replies of a round, in the order of the clients' names.
 
-    Every pass reads them anew, one at a time, so that a round costs the same for ten clients and ten thousand, and
-    a merge may change what it is given.
+    Every iteration reads them from disk, one at a time: memory does not depend on the number of clients, and a merge
+    may change the tensors that it gets.
     """
 
     def __init__(self, readers: dict[str, Callable[[], Payload]]) -> None:

@@ -1,4 +1,4 @@
-"""The weights that a run begins with: new ones, or those of an earlier run."""
+"""Initial weights of a run: new ones, or those of an earlier run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from fedwild.contract.task import copied, weights_of
+from fedwild.contract.task import copy_tensors, weights_of
 from fedwild.core.classes import ClassRegistry
 from fedwild.core.payload import Payload
 
@@ -29,7 +29,7 @@ class Initial:
     registry: ClassRegistry
     """The classes of the head's first rows; the rows after them are outputs that an objective added."""
     origin: str
-    """Which run it is from, for the log."""
+    """The name of that run, for the log."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -38,26 +38,26 @@ class Initial:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells whether a run that starts again starts from the same model."""
+        """A hash that shows whether a resumed run starts from the same model."""
         payload = Payload.of({"classes": self.classes}, model=self.weights)
         return hashlib.sha256(payload.encode()).hexdigest()
 
     def onto(self, fresh: Mapping[str, Tensor], classes: Sequence[str]) -> dict[str, Tensor]:
-        """These weights for a head like that of `fresh`, whose first rows are `classes`.
+        """Return these weights for a head like that of `fresh`, whose first rows are `classes`.
 
-        Rows go by class name; classes and added outputs that the earlier run did not have keep their fresh rows.
+        Rows are matched by class name; classes and added outputs that the earlier run did not have keep fresh rows.
         """
         here, there = self._rows(classes, len(fresh["head.weight"]))
-        weights = copied({name: tensor if name in HEAD else self.weights[name] for name, tensor in fresh.items()})
+        weights = copy_tensors({name: tensor if name in HEAD else self.weights[name] for name, tensor in fresh.items()})
         for name in HEAD:
             if name not in weights:
                 continue
-            # A head without bias is one whose bias is zero.
+            # A head without bias has a bias of zero.
             weights[name][here] = self.weights[name][there] if name in self.weights else 0.0
         return weights
 
     def _rows(self, classes: Sequence[str], outputs: int) -> tuple[list[int], list[int]]:
-        """The rows of a new head that have a counterpart here, and the counterparts."""
+        """Return the rows of a new head that have a counterpart here, and the counterparts."""
         pairs = [(i, self.classes.index(name)) for i, name in enumerate(classes) if name in self.classes]
         added = outputs - len(classes)
         if added == len(self.weights["head.weight"]) - len(self.classes):
@@ -66,6 +66,6 @@ class Initial:
 
 
 def initial_weights(server: Server, outputs: int, bias: bool = True) -> dict[str, Tensor]:
-    """Weights for `Method.start`: a new network's, drawn from `server.rng`, or the earlier run's where there is one."""
+    """Return weights for `Method.start`: those of an earlier run if there is one, else new ones from `server.rng`."""
     fresh = weights_of(server.task.build(outputs, server.rng, bias))
     return fresh if server.initial is None else server.initial.onto(fresh, server.classes.names)

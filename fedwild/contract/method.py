@@ -23,7 +23,7 @@ from fedwild.models import Network
 
 @dataclass(frozen=True)
 class Traits:
-    """What others must know about a method before a server exists."""
+    """Facts about a method that are needed before a server exists."""
 
     personal: bool = False
     """Whether each client answers with its own predictor."""
@@ -53,7 +53,7 @@ class Method(Component, ABC):
     def check(self, network: Network | None, start_from: str | None) -> None:
         """Reject settings, components, a network or an earlier run that do not fit, by raising `UserError`.
 
-        Called before a run begins. `network` is None where the shape of the data is not known yet.
+        Called before a run begins. `network` is None if the shape of the data is not known yet.
         """
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Method(Component, ABC):
         """Return who answers after the rounds so far, and with what."""
 
     def weights(self, server: Server) -> dict[str, Tensor]:
-        """Return the global model that another run may begin with, or nothing where there is none."""
+        """Return the global model that another run may begin with; empty if there is none."""
         return server.state.group("model")
 
     def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
@@ -76,16 +76,16 @@ class Method(Component, ABC):
         return {}
 
     def exhibits(self, record: Record) -> Sequence[Exhibit]:
-        """Return what the method wants shown in a report: tables, curves and grids of images."""
+        """Return what the report shows about this method: tables, curves and grids of images."""
         return ()
 
 
 class Welcomes(ABC):
-    """What a method adds that takes in newcomers while it runs: classes that they bring join the registry then."""
+    """A mix-in for methods that welcome newcomers during a run and add their new classes to the registry."""
 
     @abstractmethod
     def arrivals(self, newcomers: Sequence[str]) -> dict[str, int | str]:
-        """Return the round or phase since which each newcomer is present, where the user does not set it."""
+        """Return the round or phase in which each newcomer arrives, unless the user sets it."""
 
     @abstractmethod
     def welcomed(self, server: Server) -> Sequence[str]:
@@ -98,7 +98,7 @@ class Welcomes(ABC):
 
 
 class Discovers:
-    """What a method adds that discovers novel classes among the samples that clients hold without labels.
+    """A mix-in for methods that discover novel classes among the unlabelled samples of clients.
 
     Its `measure` returns `novel_accuracy` and `number_found`, which tables of results show.
     """

@@ -1,6 +1,6 @@
 """A phase: a named sequence of equal rounds, with the server half and the client half next to each other.
 
-One round, in the words of whoever runs it:
+One round:
 
     names   = phase.who(server, present, draw)
     replies = [phase.local(phase.send(server, name), client(name), rng) for name in names]
@@ -36,7 +36,7 @@ class Phase:
         self.rounds = rounds
 
     def wants(self, server: Server) -> bool:
-        """Whether the round `server.step` should take place. False skips it, as after convergence."""
+        """Return whether the round `server.step` takes place. Return False to skip it, as after convergence."""
         return True
 
     def who(self, server: Server, present: Sequence[str], draw: Draw) -> Sequence[str]:
@@ -64,7 +64,7 @@ class Phase:
             check_like(reply.group(group), spec, group)
 
     def merge(self, server: Server, replies: Replies) -> None:
-        """Fold the replies into `server.state`."""
+        """Merge the replies into `server.state`."""
 
 
 class Halves(Protocol):

@@ -1,4 +1,4 @@
-"""What answers for a batch of inputs, and its answers on the test set."""
+"""Predictors, their answers for a batch, and their answers on the test set."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ class Prediction(NamedTuple):
     logits: Tensor
     unknown: Tensor
     details: Mapping[str, Tensor] = MappingProxyType({})
-    """Whatever else `Method.measure` wants to see, a row (n, ...) per sample."""
+    """Other tensors for `Method.measure`, with a row per sample (n, ...)."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A predictor's answers on the test set, beside the truth."""
+    """A predictor's answers on the test set, with the truth."""
 
     prediction: Prediction
     decision: Tensor
     """Class ids in the server's registry (n,), or UNKNOWN."""
     truth: Tensor
-    """The same for the true classes (n,): UNKNOWN where the registry does not have the class."""
+    """True class ids (n,), UNKNOWN for classes that are not in the registry."""
     true_names: Sequence[str]
-    """The true classes' names (n,), also of classes the registry does not have."""
+    """Names of the true classes (n,), including those that are not in the registry."""
     novel: tuple[tuple[str, ...], ...] = ()
-    """The classes that clients hold without labels, by the stage in which they turn up."""
+    """Classes of the clients' unlabelled samples, by the stage in which they occur."""
 
 
 class Predictor(ABC):
-    """Answers with a class or with UNKNOWN: unknown is what scores above a threshold."""
+    """Gives logits and unknown scores. A score above the threshold means UNKNOWN."""
 
     @abstractmethod
     def predict(self, x: Tensor) -> Prediction:
-        """Logits and unknown scores for a batch x (n, *input_shape), in evaluation mode."""
+        """Return logits and unknown scores for a batch x (n, *input_shape), in evaluation mode."""
 
     def embed(self, x: Tensor) -> Tensor:
-        """Embeddings (n, d) of a batch, the input of the head that answers; an ensemble has none in common."""
+        """Return the embeddings (n, d) of a batch, the input of the head. An ensemble has no common embedding."""
         raise UserError(f"{type(self).__name__} does not answer with one network, so it has no common embedding.")

@@ -1,4 +1,4 @@
-"""The command line when all is well: runs, JSON, lists, pictures, evaluation and going on."""
+"""The command line with valid input: runs, JSON, lists, pictures, evaluation and resuming."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOWN = ("closed_accuracy", "auroc", "oscr", "open_macro_f1")
 
 
 def strict(text: str) -> Any:
-    """JSON as the standard has it: no NaN, no Infinity."""
+    """Return parsed JSON; NaN and Infinity are errors."""
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
@@ -35,7 +35,7 @@ def strict(text: str) -> Any:
 
 
 def process(*arguments: str, cwd: Path, **extra: str) -> subprocess.CompletedProcess[str]:
-    """A real `fedwild` process."""
+    """Run `fedwild` in a process."""
     return subprocess.run(
         [sys.executable, "-m", "fedwild", *arguments],
         cwd=cwd,
@@ -49,7 +49,7 @@ def process(*arguments: str, cwd: Path, **extra: str) -> subprocess.CompletedPro
 # --- run -----------------------------------------------------------------------------------------------------
 
 
-def test_the_last_line_of_json_output_is_the_result_and_progress_goes_to_stderr(cli: Cli) -> None:
+def test_json_output_is_the_result_and_progress_is_on_stderr(cli: Cli) -> None:
     outcome = cli("run", *TINY, "--rounds", "2", "--out", "run", "--json")
     assert outcome.code == 0
     result = strict(outcome.out.splitlines()[-1])
@@ -105,7 +105,7 @@ def test_the_config_of_a_run_repeats_it_bit_for_bit(cli: Cli) -> None:
     assert Path("one/model.safetensors").read_bytes() != Path("three/model.safetensors").read_bytes()
 
 
-def test_flags_win_over_the_file_and_set_over_flags(cli: Cli) -> None:
+def test_flags_override_the_file_and_set_overrides_flags(cli: Cli) -> None:
     Path("my.toml").write_text("seed = 1\n[method]\nrounds = 5\nepochs = 2\n[federation]\nclients = 3\n")
     arguments = ("my.toml", *TINY, "--rounds", "2", "--seed", "2", "--set", "method.rounds=1", "--json", "--quiet")
     result = strict(cli("run", *arguments, "--out", "run").out)
@@ -113,7 +113,7 @@ def test_flags_win_over_the_file_and_set_over_flags(cli: Cli) -> None:
     assert "epochs = 2" in Path("run/config.toml").read_text()
 
 
-def test_a_class_of_the_users_own_is_imported_from_the_working_folder(cli: Cli, tmp_path: Path) -> None:
+def test_a_users_own_class_is_imported_from_the_working_folder(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "my_cli_method.py").write_text(
         "from fedwild.methods.fedavg import FedAvg\nclass Mine(FedAvg):\n    '''Mine.'''\n"
     )
@@ -138,24 +138,24 @@ def test_names_with_brackets_do_not_break_the_tables(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("rounds", [0, 2])
-def test_resume_ends_with_the_model_of_an_undisturbed_run(rounds: int, cli: Cli, finished: Path) -> None:
+def test_resume_gives_the_model_of_an_uninterrupted_run(rounds: int, cli: Cli, finished: Path) -> None:
     model = (finished / "model.safetensors").read_bytes()
     metrics = strict((finished / "result.json").read_text())["metrics"]
     outcome = cli("resume", unfinish(finished, rounds), "--json", "--workers", "0")
     assert outcome.code == 0
     assert strict(outcome.out.splitlines()[-1])["metrics"] == metrics
     assert (finished / "model.safetensors").read_bytes() == model
-    assert f"going on with round {rounds + 1} of 3" in outcome.err
+    assert f"resuming at round {rounds + 1} of 3" in outcome.err
 
 
-def test_resuming_a_finished_run_shows_its_result_and_changes_nothing(cli: Cli, finished: Path) -> None:
+def test_resuming_a_finished_run_prints_its_result_and_changes_nothing(cli: Cli, finished: Path) -> None:
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     outcome = cli("resume", finished, "--json")
     assert strict(outcome.out) == strict((finished / "result.json").read_text())
     assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before
 
 
-def test_evaluate_finds_the_figures_of_the_run_again(cli: Cli, finished: Path) -> None:
+def test_evaluate_gives_the_figures_of_the_run(cli: Cli, finished: Path) -> None:
     before = sorted(finished.rglob("*"))
     outcome = cli("evaluate", finished, "--json", "--workers", "0")
     assert outcome.code == 0
@@ -166,7 +166,7 @@ def test_evaluate_finds_the_figures_of_the_run_again(cli: Cli, finished: Path) -
     assert all(key in table for key in SHOWN)
 
 
-def test_evaluating_a_run_in_progress_leaves_its_spool_alone(cli: Cli, finished: Path) -> None:
+def test_evaluating_a_run_in_progress_does_not_change_its_spool(cli: Cli, finished: Path) -> None:
     unfinish(finished)
     spool = finished / ".spool-1"
     spool.mkdir()
@@ -299,7 +299,7 @@ def test_data_show_as_json_counts_every_training_sample_once(cli: Cli) -> None:
     assert not list(Path().glob("*.png"))
 
 
-def test_data_show_shows_what_a_run_would_use(cli: Cli) -> None:
+def test_data_show_shows_the_split_of_a_run(cli: Cli) -> None:
     shown = strict(cli("data", "show", *TINY[:6], "--seed", "3", "--json").out)
     cli("run", *TINY, "--set", "data.known=all", "--seed", "3", "--rounds", "1", "--out", "run", "--quiet")
     with np.load("run/splits.npz") as split:
@@ -312,13 +312,13 @@ def test_preparing_the_embedded_digits_works(cli: Cli) -> None:
     assert "digits" in outcome.out
 
 
-def test_preparing_data_that_is_there_says_where(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preparing_available_data_prints_its_path(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDWILD_DATA", str(tmp_path))
     images = np.zeros((20, 28, 28), dtype=np.uint8)
     labels = np.arange(20) % 10
     np.savez(tmp_path / "mnist.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
-    module = sys.modules["fedwild.data.sources.prepare"]  # the package has a function of that name, too
-    monkeypatch.setattr(module, "download", lambda *a, **k: pytest.fail("there is no need to download"))
+    module = sys.modules["fedwild.data.sources.prepare"]  # the package also has a function of that name
+    monkeypatch.setattr(module, "download", lambda *a, **k: pytest.fail("no download is needed"))
     outcome = cli("data", "prepare", "mnist")
     assert outcome.code == 0
     assert str(tmp_path / "mnist.npz") in outcome.out
@@ -327,7 +327,7 @@ def test_preparing_data_that_is_there_says_where(cli: Cli, tmp_path: Path, monke
 # --- real processes ------------------------------------------------------------------------------------------
 
 
-def test_help_and_version_answer_without_importing_torch(tmp_path: Path) -> None:
+def test_help_and_version_do_not_import_torch(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom fedwild.cli import main\n"
         "try:\n    main(sys.argv[1:])\n"
@@ -347,7 +347,7 @@ def test_help_and_version_answer_without_importing_torch(tmp_path: Path) -> None
         assert words in done.stdout
 
 
-def test_a_real_process_runs_with_workers_and_prints_json_last(tmp_path: Path) -> None:
+def test_a_process_runs_with_workers_and_prints_json(tmp_path: Path) -> None:
     done = process("run", *TINY, "--workers", "2", "--rounds", "2", "--json", "--out", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     result = strict(done.stdout.splitlines()[-1])
@@ -357,7 +357,7 @@ def test_a_real_process_runs_with_workers_and_prints_json_last(tmp_path: Path) -
     assert not [name for name in os.listdir(tmp_path / "run") if name.startswith(".") and name != ".lock"]
 
 
-def test_a_real_process_refuses_bad_input_with_exit_code_2(tmp_path: Path) -> None:
+def test_a_process_rejects_invalid_input_with_exit_code_2(tmp_path: Path) -> None:
     done = process("run", *TINY, "--method", "fedavgg", "--set", "method.epoch=1", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import fedwild
-from tests.results.comparison.made import made_run, made_seeds
 from tests.conftest import Cli, Refused
+from tests.results.comparison.made import made_run, made_seeds
 
 
-def test_the_table_is_shown_and_written_in_each_format(cli: Cli, tmp_path: Path) -> None:
+def test_the_table_is_printed_and_written_in_each_format(cli: Cli, tmp_path: Path) -> None:
     made_seeds(tmp_path / "runs", "a", [0.5, 0.6, 0.7])
     made_seeds(tmp_path / "runs", "b", [0.8, 0.9, 0.9], settings={"method": {"name": "fedov"}})
     files = ["t.html", "new/t.csv", "t.tex", "t.md"]
@@ -33,29 +33,31 @@ def test_json_is_one_line(cli: Cli, tmp_path: Path) -> None:
     made_run(tmp_path / "a")
     outcome = cli("compare", "a", "--json", "--metric", "auroc", "--out", "t.md")
     (line,) = outcome.out.splitlines()
-    said = json.loads(line)
-    assert said["columns"] == [{"name": "auroc", "label": "AUROC", "better": "large"}]
-    assert said["files"] == ["t.md"]
+    printed = json.loads(line)
+    assert printed["columns"] == [{"name": "auroc", "label": "AUROC", "better": "large"}]
+    assert printed["files"] == ["t.md"]
 
 
-def test_a_wrong_file_name_is_refused_before_any_run_is_read(refused: Refused) -> None:
+def test_an_unknown_file_format_is_rejected_before_any_run_is_read(refused: Refused) -> None:
     assert "must end with" in refused("compare", "gone", "--out", "table.xlsx")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("gone",), "run folder 'gone' does not exist"),
         (("a", "--metric", "acc"), "--metric 'acc' is not known"),
         (("a", "--by", "method.rate"), "--by 'method.rate' is not known"),
     ],
 )
-def test_bad_input_is_one_sentence(refused: Refused, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_input_is_one_sentence(
+    refused: Refused, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
     made_run(tmp_path / "a")
-    assert said in refused("compare", *arguments)
+    assert message in refused("compare", *arguments)
 
 
-def test_a_comparison_on_the_screen_does_not_load_torch(tmp_path: Path) -> None:
+def test_a_comparison_on_a_terminal_does_not_import_torch(tmp_path: Path) -> None:
     made_run(tmp_path / "a")
     script = "import sys, fedwild.cli\ntry: fedwild.cli.main(['compare', 'a'])\nfinally: print('torch' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(Path(fedwild.__file__).parents[1])}

@@ -1,4 +1,4 @@
-"""`--help` teaches: every command, option and argument says what it is."""
+"""`--help`: every command, option and argument has a description."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.conftest import Cli
 
 
 def commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command and the words that call it."""
+    """Yield every command with its words on the command line."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, (*words, name))
@@ -35,6 +35,6 @@ def test_every_option_and_argument_is_explained(words: tuple[str, ...], cli: Cli
 
 
 def test_every_command_is_listed_with_a_line(cli: Cli) -> None:
-    said = cli("--help").out
+    printed = cli("--help").out
     for words in ALL:
-        assert f"\n  {words[0]} " in said
+        assert f"\n  {words[0]} " in printed

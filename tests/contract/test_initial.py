@@ -1,4 +1,4 @@
-"""Runs that start from another run: rows by class name, refusals in one sentence, and the same bits again."""
+"""Runs that start from another run: head rows by class name, rejected runs, kill and resume."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ TABLES: dict[str, Any] = {
     "method": {"name": "fedavg", "rounds": 2},
     "partition": {"name": "iid"},
 }
-"""What `finished` is a run of, but for the number of rounds."""
+"""The settings of the fixture `finished`, except for the number of rounds."""
 
 
 class Dummy(Objective):
-    """Cross-entropy over one output more than there are classes."""
+    """Cross-entropy with one output more than there are classes."""
 
     extra_outputs = 1
 
@@ -47,12 +47,12 @@ class Dummy(Objective):
 
 
 class Open(Dummy):
-    """The same under another name, with two outputs more."""
+    """The same with two additional outputs."""
 
     extra_outputs = 2
 
 
-def go_on(folder: Path, earlier: Path, settings: dict[str, Any] | None = None, **more: Any) -> fedwild.Run:
+def start_from(folder: Path, earlier: Path, settings: dict[str, Any] | None = None, **more: Any) -> fedwild.Run:
     return fedwild.run(TABLES, clients=2, workers=0, start_from=earlier, out=folder, settings=settings or {}, **more)
 
 
@@ -68,18 +68,18 @@ def notes(run: Path) -> list[str]:
     return [event["text"] for event in fedwild.Run(run).events() if event["event"] == "note"]
 
 
-def refusal(*arguments: Any, **more: Any) -> str:
+def rejection(*arguments: Any, **more: Any) -> str:
     with pytest.raises(UserError) as caught:
-        go_on(*arguments, **more)
+        start_from(*arguments, **more)
     (sentence,) = caught.value.problems
     return sentence
 
 
-# --- rows by name, by hand -----------------------------------------------------------------------------------
+# --- head rows by class name --------------------------------------------------------------------------------
 
 
 def head(*rows: float) -> dict[str, Tensor]:
-    """A body of one value, and a head whose rows and biases tell them apart."""
+    """Return a body with one value, and a head with distinct rows and biases."""
     return {
         "body.weight": torch.tensor([[float(sum(rows))]]),
         "head.weight": torch.tensor([[float(row), 10.0 * row] for row in rows]),
@@ -87,8 +87,8 @@ def head(*rows: float) -> dict[str, Tensor]:
     }
 
 
-def carried(earlier: Initial, fresh: dict[str, Tensor], classes: tuple[str, ...]) -> list[float]:
-    """Which rows the head has after carrying over; all tensors must tell the same."""
+def mapped_rows(earlier: Initial, fresh: dict[str, Tensor], classes: tuple[str, ...]) -> list[float]:
+    """Return the rows of the head after `onto`, which must agree in all tensors."""
     weights = earlier.onto(fresh, classes)
     assert list(weights) == list(fresh)
     assert torch.equal(weights["body.weight"], earlier.weights["body.weight"])
@@ -107,13 +107,13 @@ def carried(earlier: Initial, fresh: dict[str, Tensor], classes: tuple[str, ...]
         (("x", "b", "y", "a"), [-1, 2, -3, 1]),
         (("x", "y"), [-1, -2]),
     ],
-    ids=["the same", "reordered", "fewer", "others among them", "none of them"],
+    ids=["the same", "reordered", "fewer", "some others", "all others"],
 )
-def test_head_rows_go_by_class_name_and_new_classes_keep_their_fresh_rows(
+def test_head_rows_are_matched_by_class_name_and_new_classes_keep_fresh_rows(
     classes: tuple[str, ...], rows: list[float]
 ) -> None:
     earlier = Initial(head(1, 2, 3), ClassRegistry.of(("a", "b", "c")), "there")
-    assert carried(earlier, head(*(-1.0 - i for i in range(len(classes)))), classes) == rows
+    assert mapped_rows(earlier, head(*(-1.0 - i for i in range(len(classes)))), classes) == rows
 
 
 @pytest.mark.parametrize(
@@ -121,23 +121,23 @@ def test_head_rows_go_by_class_name_and_new_classes_keep_their_fresh_rows(
     [(2, [3, 1]), (3, [3, 1, -3]), (4, [3, 1, 8, 9]), (5, [3, 1, -3, -4, -5])],
     ids=["no added output", "fewer", "as many", "more"],
 )
-def test_added_outputs_are_carried_over_only_if_there_are_as_many(outputs: int, rows: list[float]) -> None:
+def test_added_outputs_are_kept_only_if_their_number_is_equal(outputs: int, rows: list[float]) -> None:
     earlier = Initial(head(1, 2, 3, 8, 9), ClassRegistry.of(("a", "b", "c")), "there")
-    assert carried(earlier, head(*(-1.0 - i for i in range(outputs))), ("c", "a")) == rows
+    assert mapped_rows(earlier, head(*(-1.0 - i for i in range(outputs))), ("c", "a")) == rows
 
 
-def test_an_added_output_that_the_earlier_run_did_not_have_is_fresh() -> None:
-    assert carried(Initial(head(1, 2), ClassRegistry.of("ab"), "there"), head(-1, -2, -3), ("b", "a")) == [2, 1, -3]
+def test_a_new_added_output_has_fresh_rows() -> None:
+    assert mapped_rows(Initial(head(1, 2), ClassRegistry.of("ab"), "there"), head(-1, -2, -3), ("b", "a")) == [2, 1, -3]
 
 
-def test_a_head_without_bias_is_one_of_bias_zero() -> None:
+def test_a_head_without_bias_has_a_bias_of_zero() -> None:
     weights = head(1, 2)
     del weights["head.bias"]
     onto = Initial(weights, ClassRegistry.of(("a", "b")), "there").onto(head(-1, -2), ("b", "x"))
     assert onto["head.bias"].tolist() == [0.0, -200.0]
 
 
-def test_what_is_carried_over_is_a_copy() -> None:
+def test_the_weights_are_copies() -> None:
     earlier, fresh = Initial(head(1, 2), ClassRegistry.of(("a", "b")), "there"), head(-1, -2)
     for tensor in earlier.onto(fresh, ("a", "x")).values():
         tensor.zero_()
@@ -145,7 +145,7 @@ def test_what_is_carried_over_is_a_copy() -> None:
     assert equal(fresh, head(-1, -2))
 
 
-def test_without_an_earlier_run_the_weights_are_a_new_networks() -> None:
+def test_without_an_earlier_run_the_weights_are_those_of_a_new_network() -> None:
     task = Task((4,), "mlp", {"hidden": [3]})
     server = Server(task, ClassRegistry.of(["a", "b"]), Step("start", 0, 0), Rng(5))
     fresh = weights_of(task.build(3, Rng(5)))
@@ -156,18 +156,18 @@ def test_without_an_earlier_run_the_weights_are_a_new_networks() -> None:
     assert torch.equal(mixed["head.weight"][[0, 2]], fresh["head.weight"][[0, 2]])
 
 
-# --- whole runs ----------------------------------------------------------------------------------------------
+# --- whole runs ---------------------------------------------------------------------------------------------
 
 
-def test_without_training_the_model_is_the_earlier_one_bit_for_bit(finished: Path, tmp_path: Path) -> None:
-    run = go_on(tmp_path / "on", finished, {"method": {"epochs": 0, "rounds": 1}}, seed=9)
+def test_without_training_the_model_is_bit_equal_to_the_earlier_one(finished: Path, tmp_path: Path) -> None:
+    run = start_from(tmp_path / "on", finished, {"method": {"epochs": 0, "rounds": 1}}, seed=9)
     assert equal(model_of(run.path), model_of(finished))
     assert notes(run.path) == [f"starts from {finished} (method fedavg, round 3)"]
 
 
-def test_classes_in_another_order_new_and_dropped(finished: Path, tmp_path: Path) -> None:
+def test_reordered_new_and_dropped_classes(finished: Path, tmp_path: Path) -> None:
     settings = {"method": {"epochs": 0, "rounds": 1}, "data": {"known": ["2", "3", "0"]}}
-    run = go_on(tmp_path / "on", finished, settings)
+    run = start_from(tmp_path / "on", finished, settings)
     before, after = model_of(finished), model_of(run.path)
     fresh = weights_of(run.task.build(3, Rng(0).child("start")))
     assert run.result["classes"] == ["2", "3", "0"]
@@ -178,39 +178,39 @@ def test_classes_in_another_order_new_and_dropped(finished: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(("objective", "same"), [("Dummy", True), ("Open", False)])
-def test_an_objectives_own_output_goes_along(objective: str, same: bool, tmp_path: Path) -> None:
+def test_an_output_added_by_the_objective_is_kept(objective: str, same: bool, tmp_path: Path) -> None:
     tables = {**TABLES, "objective": {"name": "tests.contract.test_initial:Dummy"}}
     first = fedwild.run(tables, clients=2, workers=0, out=tmp_path / "first").path
     settings = {"method": {"epochs": 0, "rounds": 1}, "objective": {"name": f"tests.contract.test_initial:{objective}"}}
-    before, after = model_of(first), model_of(go_on(tmp_path / "on", first, settings, seed=9).path)
+    before, after = model_of(first), model_of(start_from(tmp_path / "on", first, settings, seed=9).path)
     assert torch.equal(after["head.weight"][:3], before["head.weight"][:3])
     assert torch.equal(after["head.weight"][3], before["head.weight"][3]) == same
 
 
-def test_it_repeats_and_differs_from_a_run_of_its_own(finished: Path, tmp_path: Path) -> None:
-    one, two = (go_on(tmp_path / name, finished).path for name in ("one", "two"))
+def test_it_is_reproducible_and_differs_from_a_run_without_an_earlier_model(finished: Path, tmp_path: Path) -> None:
+    one, two = (start_from(tmp_path / name, finished).path for name in ("one", "two"))
     alone = fedwild.run(TABLES, clients=2, workers=0, out=tmp_path / "alone").path
     again = fedwild.run(one / "config.toml", out=tmp_path / "again").path
     assert model_bytes(one) == model_bytes(two) == model_bytes(again)
     assert model_bytes(one) != model_bytes(alone)
 
 
-def test_starting_from_a_run_that_itself_started_from_one(finished: Path, tmp_path: Path) -> None:
+def test_starting_from_a_run_that_started_from_another(finished: Path, tmp_path: Path) -> None:
     still = {"method": {"epochs": 0, "rounds": 1}}
-    second = go_on(tmp_path / "second", finished, still).path
-    assert equal(model_of(go_on(tmp_path / "third", second, still).path), model_of(finished))
+    second = start_from(tmp_path / "second", finished, still).path
+    assert equal(model_of(start_from(tmp_path / "third", second, still).path), model_of(finished))
 
 
-def test_the_path_is_kept_in_full_and_links_are_followed(
+def test_the_config_has_the_absolute_path_without_links(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("latest").symlink_to("finished")
-    run = go_on(tmp_path / "on", Path("latest"))
+    run = start_from(tmp_path / "on", Path("latest"))
     assert run.config.federation.start_from == os.path.realpath(finished)
 
 
-# --- kill and resume -----------------------------------------------------------------------------------------
+# --- kill and resume ----------------------------------------------------------------------------------------
 
 
 def stop_at(index: int) -> Callable[[dict[str, Any]], None]:
@@ -222,33 +222,33 @@ def stop_at(index: int) -> Callable[[dict[str, Any]], None]:
 
 
 @pytest.fixture
-def undisturbed(finished: Path, tmp_path: Path) -> bytes:
-    return model_bytes(go_on(tmp_path / "undisturbed", finished).path)
+def expected(finished: Path, tmp_path: Path) -> bytes:
+    return model_bytes(start_from(tmp_path / "expected", finished).path)
 
 
-def test_killed_before_the_first_checkpoint_it_starts_again_from_the_earlier_run(
-    finished: Path, undisturbed: bytes, tmp_path: Path
+def test_a_run_killed_before_its_first_checkpoint_starts_again_from_the_earlier_run(
+    finished: Path, expected: bytes, tmp_path: Path
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        go_on(tmp_path / "on", finished, listener=stop_at(0))
+        start_from(tmp_path / "on", finished, listener=stop_at(0))
     assert not list((tmp_path / "on" / "checkpoints").iterdir())
     fedwild.resume(tmp_path / "on", workers=0)
-    assert model_bytes(tmp_path / "on") == undisturbed
+    assert model_bytes(tmp_path / "on") == expected
     assert len([text for text in notes(tmp_path / "on") if text.startswith("starts from")]) == 2
 
 
-def test_after_a_checkpoint_the_earlier_run_may_be_gone(finished: Path, undisturbed: bytes, tmp_path: Path) -> None:
+def test_after_a_checkpoint_the_earlier_run_may_be_deleted(finished: Path, expected: bytes, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        go_on(tmp_path / "on", finished, listener=stop_at(1))
+        start_from(tmp_path / "on", finished, listener=stop_at(1))
     shutil.rmtree(finished)
     run = fedwild.resume(tmp_path / "on", workers=0)
-    assert model_bytes(run.path) == undisturbed
+    assert model_bytes(run.path) == expected
     assert run.evaluate(workers=0).metrics == pytest.approx(run.metrics, nan_ok=True)
 
 
-def test_before_a_checkpoint_it_may_not_be_gone_nor_be_another(finished: Path, tmp_path: Path) -> None:
+def test_before_a_checkpoint_the_earlier_run_must_not_be_deleted_or_replaced(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        go_on(tmp_path / "on", finished, listener=stop_at(0))
+        start_from(tmp_path / "on", finished, listener=stop_at(0))
     other = fedwild.run(TABLES, clients=2, workers=0, seed=7, out=tmp_path / "other").path
     finished.rename(tmp_path / "away")
     with pytest.raises(UserError, match="does not exist"):
@@ -257,51 +257,51 @@ def test_before_a_checkpoint_it_may_not_be_gone_nor_be_another(finished: Path, t
     with pytest.raises(UserError) as caught:
         fedwild.resume(tmp_path / "on", workers=0)
     assert caught.value.problems == (
-        f"federation.start_from = {str(finished)!r}: its model is not the one that run {str(tmp_path / 'on')!r} was "
-        "made to start from. Put the old one back, or start a new run.",
+        f"federation.start_from = {str(finished)!r}: its model has changed since run {str(tmp_path / 'on')!r} was "
+        "created. Restore it, or start a new run.",
     )
 
 
-# --- what is refused -----------------------------------------------------------------------------------------
+# --- rejected runs ------------------------------------------------------------------------------------------
 
 
-def test_an_unfinished_run_is_refused(finished: Path, tmp_path: Path) -> None:
-    assert refusal(tmp_path / "on", unfinish(finished)) == (
-        f"federation.start_from = {str(finished)!r}: that run is unfinished: `fedwild resume {finished}` it first."
+def test_an_unfinished_run_is_rejected(finished: Path, tmp_path: Path) -> None:
+    assert rejection(tmp_path / "on", unfinish(finished)) == (
+        f"federation.start_from = {str(finished)!r}: that run is unfinished: run `fedwild resume {finished}` first."
     )
 
 
 @pytest.mark.parametrize("method", ["local-only", "close-set-voting"])
-def test_a_run_without_one_global_model_is_refused(method: str, tmp_path: Path) -> None:
+def test_a_run_without_a_global_model_is_rejected(method: str, tmp_path: Path) -> None:
     tables = {**TABLES, "method": {"name": method, "epochs": 1}}
     first = fedwild.run(tables, clients=2, workers=0, out=tmp_path / "first").path
-    sentence = refusal(tmp_path / "on", first)
+    sentence = rejection(tmp_path / "on", first)
     assert sentence.startswith(
-        f"federation.start_from = {str(first)!r}: a run of method {method!r} has no single global model: "
-        "take one of a method that has, such as "
+        f"federation.start_from = {str(first)!r}: a run of method {method!r} has no single global model; "
+        "use a run of another method, such as "
     )
     assert "fedavg" in sentence
 
 
-def test_another_network_is_refused(finished: Path, tmp_path: Path) -> None:
+def test_another_network_is_rejected(finished: Path, tmp_path: Path) -> None:
     prefix = f"federation.start_from = {str(finished)!r}: both runs need the same network, but "
-    assert refusal(tmp_path / "on", finished, {"model": {"hidden": [5]}}) == (
+    assert rejection(tmp_path / "on", finished, {"model": {"hidden": [5]}}) == (
         f"{prefix}model.hidden was {[4]!r} and is {[5]!r}."
     )
-    assert refusal(tmp_path / "on", finished, {"model": {"name": "simple-cnn"}}) == (
+    assert rejection(tmp_path / "on", finished, {"model": {"name": "simple-cnn"}}) == (
         f"{prefix}model.name was 'mlp' and is 'simple-cnn'."
     )
 
 
-def test_another_input_shape_is_refused(finished: Path, tmp_path: Path) -> None:
-    assert refusal(tmp_path / "on", finished, {"data": {"size": 12}}) == (
+def test_another_input_shape_is_rejected(finished: Path, tmp_path: Path) -> None:
+    assert rejection(tmp_path / "on", finished, {"data": {"size": 12}}) == (
         f"federation.start_from = {str(finished)!r}: its samples have shape (1, 8, 8), "
-        "and here they have (1, 12, 12): they must agree."
+        "those of this run (1, 12, 12): they must be equal."
     )
 
 
 @pytest.mark.parametrize("method", ["local-only", "close-set-voting"])
-def test_a_method_that_would_not_look_at_it_is_refused(method: str) -> None:
+def test_a_method_that_ignores_earlier_models_is_rejected(method: str) -> None:
     with pytest.raises(UserError) as caught:
         configure(method=method, start_from="runs/one")
     (sentence,) = caught.value.problems
@@ -313,12 +313,12 @@ def test_a_method_that_would_not_look_at_it_is_refused(method: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["", 3, True, ["a"]])
-def test_what_is_no_path_is_refused(value: Any) -> None:
+def test_an_invalid_path_is_rejected(value: Any) -> None:
     with pytest.raises(UserError, match=r"federation\.start_from = .* is not allowed"):
         configure({"federation": {"start_from": value}})
 
 
-def test_a_network_whose_code_has_changed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_whose_code_has_changed_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     code = (
         "from torch import nn\n"
@@ -332,35 +332,35 @@ def test_a_network_whose_code_has_changed_is_refused(tmp_path: Path, monkeypatch
     monkeypatch.delitem(sys.modules, "changing_net")
     shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
     (tmp_path / "changing_net.py").write_text(code.format(width=17))
-    sentence = refusal(tmp_path / "on", first, model)
-    assert "model.name = 'changing_net:net' is not built as it was then" in sentence
+    sentence = rejection(tmp_path / "on", first, model)
+    assert "model.name = 'changing_net:net' has changed since that run" in sentence
     assert "its model tensor" in sentence
 
 
 @pytest.mark.parametrize("spoilt", ["run.json", "model.safetensors", "result.json"])
-def test_damaged_files_are_a_sentence(spoilt: str, finished: Path, tmp_path: Path) -> None:
+def test_damaged_files_are_rejected(spoilt: str, finished: Path, tmp_path: Path) -> None:
     (finished / spoilt).write_bytes(b"not what it was")
-    sentence = refusal(tmp_path / "on", finished)
+    sentence = rejection(tmp_path / "on", finished)
     assert sentence.startswith(f"federation.start_from = {str(finished)!r}: ")
     assert "damaged" in sentence
 
 
 @pytest.mark.parametrize("missing", ["config", "input"])
-def test_facts_that_are_missing_are_a_sentence(missing: str, finished: Path, tmp_path: Path) -> None:
+def test_missing_facts_are_rejected(missing: str, finished: Path, tmp_path: Path) -> None:
     facts = json.loads((finished / "run.json").read_text())
     del facts[missing]
     (finished / "run.json").write_text(json.dumps(facts))
-    assert refusal(tmp_path / "on", finished) == (
+    assert rejection(tmp_path / "on", finished) == (
         f"federation.start_from = {str(finished)!r}: its files are damaged (KeyError('{missing}'))."
     )
 
 
-# --- the command line ----------------------------------------------------------------------------------------
+# --- the command line ---------------------------------------------------------------------------------------
 
 RUN = ("run", *TINY, "--rounds", "1")
 
 
-def test_the_command_line_refuses_without_a_trace(finished: Path, refused: Refused) -> None:
+def test_the_command_line_rejects_and_writes_nothing(finished: Path, refused: Refused) -> None:
     start = ("--start-from", finished)
     for arguments, words in (
         ((*RUN, "--start-from", "nowhere"), "/nowhere' does not exist."),
@@ -379,7 +379,7 @@ def test_the_command_line_refuses_without_a_trace(finished: Path, refused: Refus
     assert "that run is unfinished" in refused(*RUN, *start)
 
 
-def test_the_flag_the_setting_and_the_file_say_the_same(cli: Cli, finished: Path) -> None:
+def test_option_setting_and_config_file_are_equivalent(cli: Cli, finished: Path) -> None:
     Path("my.toml").write_text('[federation]\nstart_from = "finished"\n')
     ways = (("--start-from", "finished"), ("--set", "federation.start_from=finished"), ("my.toml",))
     for number, way in enumerate(ways):
@@ -387,13 +387,13 @@ def test_the_flag_the_setting_and_the_file_say_the_same(cli: Cli, finished: Path
     assert model_bytes(Path("run-0")) == model_bytes(Path("run-1")) == model_bytes(Path("run-2"))
 
 
-def test_help_teaches_it(cli: Cli) -> None:
+def test_the_help_explains_it(cli: Cli) -> None:
     said = cli("run", "--help").out
     assert "--start-from RUN" in said
     assert "fedwild run --start-from" in said
 
 
-def test_fedprox_goes_on_from_a_run_on_the_embedded_digits(cli: Cli) -> None:
+def test_fedprox_starts_from_a_run_on_the_embedded_digits(cli: Cli) -> None:
     small = ("--clients", "3", "--workers", "0", "--set", "data.train_samples=400")
     assert cli("run", *small, "--rounds", "6", "--out", "first", "--quiet").code == 0
     prox = ("--set", "correction.name=prox", "--set", "correction.mu=0.1", "--start-from", "first")
@@ -402,7 +402,7 @@ def test_fedprox_goes_on_from_a_run_on_the_embedded_digits(cli: Cli) -> None:
     assert f"note: starts from {Path('first').resolve()} (method fedavg, round 6)" in outcome.err
     first = json.loads(Path("first/result.json").read_text())["metrics"]["closed_accuracy"]
     second = json.loads(outcome.out.splitlines()[-1])["metrics"]["closed_accuracy"]
-    # Two rounds from nothing stay near chance; two more rounds from the first run's model do not.
+    # Two rounds from new weights stay near chance; two more rounds from the first run's model do not.
     assert cli("run", *small, "--rounds", "2", "--out", "alone", "--quiet").code == 0
     alone = json.loads(Path("alone/result.json").read_text())["metrics"]["closed_accuracy"]
     assert second > alone

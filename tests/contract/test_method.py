@@ -1,4 +1,4 @@
-"""The contract carries what the published methods need: each sketch is one demand, run through the real engine."""
+"""The contract supports what published methods need: each sketch is one requirement, run by the real engine."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ import pytest
 import torch
 
 from fedwild.contract import Server, Step
-from fedwild.contract.engine import Job
 from fedwild.contract.task import Task
 from fedwild.core.classes import ClassRegistry
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
-from fedwild.engines.executor import Executor
 from fedwild.runs.events import read_events
-from tests.sketches import ToyProx, ToyScaffold
+from tests import sketches  # noqa: F401  (registers toy-prox and toy-scaffold)
+from tests.methods.by_hand import client_of, final
 from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset, tiny_experiment
-
-assert ToyProx and ToyScaffold  # registered by being imported
 
 SKETCHES = ["GrowingHead", "HeadBank", "PrototypesOnly", "Newcomer", "Masked"]
 
@@ -29,10 +26,6 @@ SKETCHES = ["GrowingHead", "HeadBank", "PrototypesOnly", "Newcomer", "Masked"]
 @pytest.fixture
 def data() -> Any:
     return tiny_dataset(classes=3)
-
-
-def final(folder: Path) -> Payload:
-    return Payload.read(folder / "model.safetensors")
 
 
 @pytest.mark.parametrize("sketch", SKETCHES)
@@ -65,7 +58,7 @@ def test_a_proximal_term_of_zero_is_fedavg_bit_for_bit(data: Any, tmp_path: Path
         assert torch.equal(tensor, final(tmp_path / "prox").tensors[name])
 
 
-def test_a_head_grows_after_an_exchange_and_the_registry_remembers(data: Any, tmp_path: Path) -> None:
+def test_a_head_grows_after_an_exchange_and_the_registry_records_it(data: Any, tmp_path: Path) -> None:
     split = split_by(data, 2, even_shares(data, 2, 2), unlabelled=[2, 6, 10])
     result = run_tiny(tmp_path / "run", "tests.sketches:GrowingHead", data, split)
     assert result["classes"] == ["class-0", "class-1", "novel-1"]
@@ -74,7 +67,7 @@ def test_a_head_grows_after_an_exchange_and_the_registry_remembers(data: Any, tm
     assert entry == {"name": "novel-1", "origin": "discovered", "since": 2, "stage": 0, "samples": {}}
 
 
-def test_personal_heads_stay_at_their_clients_and_the_bank_is_a_snapshot(data: Any, tmp_path: Path) -> None:
+def test_personal_heads_are_kept_at_clients_and_the_bank_is_a_snapshot(data: Any, tmp_path: Path) -> None:
     split = split_by(data, 2, even_shares(data, 2, 3))
     run_tiny(tmp_path / "run", "tests.sketches:HeadBank", data, split, {"method": {"rounds": 3}})
     seen = [e["info"]["bank"] for e in read_events(tmp_path / "run" / "events.jsonl") if e["event"] == "client"]
@@ -84,14 +77,14 @@ def test_personal_heads_stay_at_their_clients_and_the_bank_is_a_snapshot(data: A
     assert final(tmp_path / "run").group("bank/client-01")["weight"].tolist() == [2.0, 2.0]
 
 
-def test_prototypes_alone_make_a_personal_predictor(data: Any, tmp_path: Path) -> None:
+def test_prototypes_are_enough_for_a_personal_predictor(data: Any, tmp_path: Path) -> None:
     split = split_by(data, 3, even_shares(data, 3, 2))
     result = run_tiny(tmp_path / "run", "tests.sketches:PrototypesOnly", data, split)
     assert set(result["by"]) == {"client-00", "client-01"}
     assert result["metrics"]["closed_accuracy"] == 1.0
 
 
-def test_a_late_client_brings_labels_by_name(data: Any, tmp_path: Path) -> None:
+def test_a_late_client_declares_labels_by_name(data: Any, tmp_path: Path) -> None:
     rows = {c: [i for i, y in enumerate(data.y_train.tolist()) if y == c] for c in range(3)}
     split = split_by(data, 2, [rows[0][:6] + rows[1][:6], rows[0][6:] + rows[1][6:], rows[1][:3] + rows[2]])
     settings = {"federation": {"arrivals": {"client-02": 2}}}
@@ -100,10 +93,10 @@ def test_a_late_client_brings_labels_by_name(data: Any, tmp_path: Path) -> None:
     events = [e for e in read_events(tmp_path / "run" / "events.jsonl") if e["event"] == "round"]
     assert [e["participants"] for e in events][:3] == [["client-00", "client-01"]] * 2 + [["client-02"]]
     info = [e["info"] for e in read_events(tmp_path / "run" / "events.jsonl") if e.get("client") == "client-02"]
-    assert [i["samples"] for i in info] == [3, 12, 12]  # the new labels count once the server knows their name
+    assert [i["samples"] for i in info] == [3, 12, 12]  # new labels count once the server knows their names
 
 
-def test_packed_bits_travel_beside_the_weights(data: Any, tmp_path: Path) -> None:
+def test_packed_bits_are_sent_beside_the_weights(data: Any, tmp_path: Path) -> None:
     split = split_by(data, 2, even_shares(data, 2, 2))
     run_tiny(tmp_path / "run", "tests.sketches:Masked", data, split)
     run_tiny(tmp_path / "plain", "fedavg", data, split)
@@ -113,7 +106,7 @@ def test_packed_bits_travel_beside_the_weights(data: Any, tmp_path: Path) -> Non
         assert torch.equal(tensor, masked.group("model")[name])
 
 
-def test_labels_are_numbered_by_the_servers_names_whatever_the_data_sets_own_ids() -> None:
+def test_labels_are_numbered_by_the_servers_class_names() -> None:
     data = tiny_dataset(classes=3)
     order = np.array([2, 0, 3, 1])
     ids = torch.as_tensor(np.argsort(order))
@@ -123,15 +116,11 @@ def test_labels_are_numbered_by_the_servers_names_whatever_the_data_sets_own_ids
     split = split_by(data, 3, even_shares(data, 3, 2))
     labels = []
     for dataset in (data, renumbered):
-        experiment = tiny_experiment("fedavg", dataset, split)
-        executor = Executor(
-            dataset, split, experiment.config.data, experiment.method, experiment.task, 0, Path(), Path()
-        )
-        labels.append(executor.client(Job("local", Step("train", 0, 0), "", "client-00", split.known)).train.y)
+        labels.append(client_of(tiny_experiment("fedavg", dataset, split), Path()).train.y)
     assert torch.equal(labels[0], labels[1])
 
 
-def test_a_server_comes_back_from_its_payload() -> None:
+def test_a_server_survives_its_payload() -> None:
     server = Server(Task((4,), "mlp"), ClassRegistry.of(["a", "b"]), Step("x", 1, 3), Rng(5), ("c1", "c2"))
     server.state = Payload.of(model={"w": torch.ones(2)}, info={"lambda": [0.5]})
     server.thresholds = {"*": -0.25}
@@ -143,7 +132,7 @@ def test_a_server_comes_back_from_its_payload() -> None:
     assert torch.equal(copy.state.group("model")["w"], torch.ones(2))
 
 
-def test_what_the_display_shows_of_a_reply_is_logged_however_much_else_a_client_says() -> None:
+def test_the_log_keeps_samples_and_loss_of_a_reply_with_many_keys() -> None:
     from fedwild.lifecycle.exchange import loggable
 
     info = {f"key-{i}": i for i in range(150)} | {"samples": 7, "loss": 0.5}

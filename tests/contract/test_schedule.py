@@ -11,7 +11,6 @@ import pytest
 from fedwild.contract import Phase, Step
 from fedwild.contract.schedule import first_rounds, plan_of
 from fedwild.core.errors import UserError
-from fedwild.core.settings import Settings
 from fedwild.methods.fedavg import FedAvg
 from fedwild.runs.events import read_events
 from tests.conftest import TINY, Refused
@@ -25,7 +24,6 @@ class Phased(FedAvg):
 
     def __init__(self, *phases: tuple[str, int]) -> None:
         self.given = [Phase(*phase) for phase in phases]
-        self.params = Settings()
 
     def phases(self) -> Sequence[Phase]:
         return self.given
@@ -42,7 +40,7 @@ def arrivals_of(chosen: dict[str, int | str], steps: list[Step]) -> dict[str, in
 LEARN_AND_LOOK = Phased(("learn", 2), ("look", 1), ("empty", 0), ("learn", 3), ("look", 1))
 
 
-def test_rounds_are_counted_in_the_run_and_in_their_phase_which_may_come_again() -> None:
+def test_rounds_are_counted_in_the_run_and_in_their_phase() -> None:
     assert steps_of(LEARN_AND_LOOK) == [
         Step("learn", 0, 0),
         Step("learn", 1, 1),
@@ -67,7 +65,7 @@ def test_a_plan_without_rounds_is_rejected() -> None:
         steps_of(Phased(("learn", 0)))
 
 
-def test_a_phase_s_name_stands_for_its_first_round_and_numbers_for_themselves() -> None:
+def test_a_phase_name_stands_for_its_first_round() -> None:
     arrivals: dict[str, int | str] = {"ann": "look", "bob": "learn", "cyd": 4, "dan": 0, "eve": 99}
     found = arrivals_of(arrivals, steps_of(LEARN_AND_LOOK))
     assert found == {"ann": 2, "bob": 0, "cyd": 4, "dan": 0, "eve": 99}
@@ -78,11 +76,11 @@ def test_all_clients_are_present_from_the_start_by_default() -> None:
 
 
 @pytest.mark.parametrize(("name", "guess"), [("lern", "learn"), ("loook", "look")])
-def test_an_unknown_phase_is_named_with_its_client_and_a_guess(name: str, guess: str) -> None:
-    with pytest.raises(UserError) as refusal:
+def test_an_unknown_phase_is_rejected_with_a_suggestion(name: str, guess: str) -> None:
+    with pytest.raises(UserError) as raised:
         arrivals_of({"ann": 1, "bob": name}, steps_of(LEARN_AND_LOOK))
-    assert f"federation.arrivals.bob: phase {name!r} is not known" in str(refusal.value)
-    assert f"Did you mean {guess!r}?" in str(refusal.value)
+    assert f"federation.arrivals.bob: phase {name!r} is not known" in str(raised.value)
+    assert f"Did you mean {guess!r}?" in str(raised.value)
 
 
 def test_no_client_can_arrive_in_a_phase_without_rounds() -> None:
@@ -119,7 +117,7 @@ def participants(folder: Path) -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("when", ["finetune", 2])
-def test_a_client_takes_part_from_the_first_round_of_its_phase_on(when: Any, tmp_path: Path) -> None:
+def test_a_client_takes_part_since_the_first_round_of_its_phase(when: Any, tmp_path: Path) -> None:
     data = tiny_dataset(classes=2)
     split = split_by(data, 2, even_shares(data, 2, 3))
     settings = {

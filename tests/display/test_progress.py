@@ -72,9 +72,7 @@ def test_a_run_has_one_line_of_progress_on_a_terminal(tmp_path: Path, columns: i
     assert text.count("\x1b[1A") <= 1
 
 
-def test_evaluate_has_a_line_of_progress_and_only_the_result_on_standard_output(
-    tmp_path: Path, finished_once: Path
-) -> None:
+def test_evaluate_shows_progress_and_prints_only_its_result(tmp_path: Path, finished_once: Path) -> None:
     out, text = on_a_terminal(tmp_path, "evaluate", finished_once, "--json", "--workers", "0")
     lines = drawn(text)
     assert lines
@@ -93,7 +91,7 @@ def test_quiet_draws_nothing_on_a_terminal(tmp_path: Path, finished_once: Path) 
         (["show", "confusion"], ["loading the data", "scoring validation samples 2/2", "answering test samples 1/1"]),
         (["show", "features"], ["embedding test samples", "answering test samples 1/1", "making the map (t-SNE)"]),
         (["show", "outliers"], ["loading the data", "making outliers"]),
-        (["data", "show"], ["loading the data", "drawing"]),
+        (["data", "show", "--out", "picture.png"], ["loading the data", "drawing"]),
     ],
 )
 def test_without_a_terminal_long_steps_are_printed_as_plain_lines(

@@ -67,7 +67,8 @@ def test_worker_processes_give_the_bits_of_one_process(method: str, local: tuple
 @pytest.mark.parametrize("method", METHODS)
 def test_ray_gives_the_bits_of_one_process(method: str, local: tuple[Path, dict[str, bytes]], cluster: None) -> None:
     folder, expected = local
-    assert run_here(method, folder, {"name": "ray", "workers": 2}) == expected[method]
+    # Actors take long to start, so only one run has two of them.
+    assert run_here(method, folder, {"name": "ray", "workers": 2 if method == "fedavg" else 1}) == expected[method]
 
 
 @pytest.mark.real_sites

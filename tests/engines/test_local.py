@@ -57,7 +57,7 @@ def test_a_dead_worker_is_replaced_and_only_its_client_fails(data: Any, tmp_path
 
 
 def test_a_round_with_too_few_replies_fails(data: Any, tmp_path: Path) -> None:
-    with pytest.raises(RoundFailed, match=r"1 of 5 clients answered, federation.min_clients = 2"):
+    with pytest.raises(RoundFailed, match=r"1 of 5 clients replied, federation.min_clients = 2"):
         mischief(tmp_path / "run", data, 5, 0, minimum=2)
 
 
@@ -136,7 +136,7 @@ def test_every_pass_over_the_replies_reads_them_unchanged(data: Any, tmp_path: P
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_reply_that_cannot_be_encoded_is_a_failure_of_the_client(workers: int, data: Any, tmp_path: Path) -> None:
     split = split_by(data, 2, even_shares(data, 2, 3))
-    run_tiny(tmp_path / "run", "tests.sketches:Unspeakable", data, split, workers=workers)
+    run_tiny(tmp_path / "run", "tests.sketches:Unencodable", data, split, workers=workers)
     failed = [e for e in read_events(tmp_path / "run" / "events.jsonl") if e["event"] == "client-failed"]
     assert {e["client"] for e in failed} == {"client-01"}
     assert "JSON serializable" in failed[0]["reason"]

@@ -77,7 +77,7 @@ def test_every_job_is_answered_once(pools: list[FakePool]) -> None:
     started: list[str] = []
     found = [answer.job.payload for answer in pools[0].run(jobs("abcdefg"), lambda job: started.append(job.payload))]
     assert sorted(found) == sorted(started) == list("abcdefg")
-    assert sorted(sum((worker.got for worker in pools[0].workers), [])) == list("abcdefg")
+    assert sorted(name for worker in pools[0].workers for name in worker.got) == list("abcdefg")
 
 
 @pytest.mark.parametrize(("seconds", "capacity"), [(0.001, 2), (1.0, 1)])

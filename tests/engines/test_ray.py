@@ -89,9 +89,7 @@ def split(data: Dataset) -> Split:
 # --- the same bits ------------------------------------------------------------------------------------------
 
 
-def test_model_and_figures_equal_those_of_the_local_engine(
-    private: str, data: Dataset, split: Split, tmp_path: Path
-) -> None:
+def test_results_equal_those_of_the_local_engine(private: str, data: Dataset, split: Split, tmp_path: Path) -> None:
     """More methods are in tests/engines/test_engines.py."""
     threads = torch.get_num_threads()
     local = run_tiny(tmp_path / "local", "fedavg", data, split)

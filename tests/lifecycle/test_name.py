@@ -1,4 +1,4 @@
-"""`fedwild name`: discovered classes get names, everything that reads the run uses them, and nothing is half-done."""
+"""`fedwild name`: renaming discovered classes, who uses the names, interruptions and errors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import torch
 from fedwild import api
 from fedwild.api import Run
 from fedwild.core.errors import UserError
-from fedwild.openset.metrics import UNKNOWN
 from fedwild.core.payload import Payload
+from fedwild.openset.metrics import UNKNOWN
 from fedwild.runs.events import EventLog
 from fedwild.runs.folder import RunFolder
 from tests.conftest import DISCOVERING, Cli, Refused, contents, unfinish
@@ -27,7 +27,7 @@ LAST_BUT_ONE = 12  # of the run's 13 rounds
 
 
 def names_in(run: Path) -> dict[str, list[str]]:
-    """The names in each place that has them."""
+    """Return the class names in each file that has them."""
     model = Payload.read(run / "model.safetensors").info["classes"]
     result = json.loads((run / "result.json").read_text())["classes"]
     return {"model": [entry["name"] for entry in model], "result": result}
@@ -38,21 +38,21 @@ def both(names: list[str]) -> dict[str, list[str]]:
 
 
 def namings(run: Path) -> list[tuple[str, str]]:
-    """What the log says of names."""
+    """Return the old and new names in the log."""
     return [(event["old"], event["new"]) for event in Run(run).events() if event["event"] == "name"]
 
 
-# --- what naming does ------------------------------------------------------------------------------------------
+# --- what changes --------------------------------------------------------------------------------------------
 
 
-def test_a_name_changes_and_nothing_else_does(cli: Cli, discovered: Path) -> None:
+def test_only_the_name_changes(cli: Cli, discovered: Path) -> None:
     before, model = Run(discovered).novel_classes(), Payload.read(discovered / "model.safetensors")
     result = json.loads((discovered / "result.json").read_text())
     others = {path: data for path, data in contents(discovered).items() if "clients" in path or "checkpoints" in path}
 
     outcome = cli("name", discovered, "novel-2", "melanoma")
     assert outcome.code == 0, outcome.err
-    assert outcome.out == "novel-2 is called melanoma now\n"
+    assert outcome.out == "novel-2 is now called melanoma\n"
 
     after = Run(discovered).novel_classes()
     assert after == [before[0], replace(before[1], name="melanoma"), *before[2:]]
@@ -71,31 +71,31 @@ def test_a_name_changes_and_nothing_else_does(cli: Cli, discovered: Path) -> Non
     assert not list(discovered.rglob("*.tmp"))
 
 
-def test_a_second_name_replaces_the_first_also_by_the_number(cli: Cli, discovered: Path) -> None:
+def test_a_class_can_be_renamed_again(cli: Cli, discovered: Path) -> None:
     for old, new in (("novel-1", "wolf"), ("wolf", "ünï 😀"), ("ünï 😀", "novel-1"), ("novel-1", "wolf")):
         assert cli("name", discovered, old, new).code == 0
         assert names_in(discovered) == both(["0", "1", "2", new, *NOVEL[1:]])
     assert len(namings(discovered)) == 4
 
 
-def test_spaces_around_a_name_are_not_part_of_it(cli: Cli, discovered: Path) -> None:
-    said = json.loads(cli("name", discovered, "novel-3", "  big cat ", "--json").out)
-    assert (said["run"], said["old"], said["new"]) == (str(discovered), "novel-3", "big cat")
-    assert said["class"] == vars(Run(discovered).novel_classes()[2])
+def test_spaces_around_a_name_are_removed(cli: Cli, discovered: Path) -> None:
+    printed = json.loads(cli("name", discovered, "novel-3", "  big cat ", "--json").out)
+    assert (printed["run"], printed["old"], printed["new"]) == (str(discovered), "novel-3", "big cat")
+    assert printed["class"] == vars(Run(discovered).novel_classes()[2])
     assert names_in(discovered)["model"][5] == "big cat"
 
 
-def test_the_name_that_it_has_already_is_no_change(cli: Cli, discovered: Path) -> None:
+def test_the_same_name_changes_nothing(cli: Cli, discovered: Path) -> None:
     before = contents(discovered)
     assert cli("name", discovered, "novel-1", "novel-1").code == 0
     assert contents(discovered) == before
 
 
-def test_without_a_class_the_discovered_ones_are_listed(cli: Cli, discovered: Path) -> None:
+def test_without_a_class_the_discovered_classes_are_listed(cli: Cli, discovered: Path) -> None:
     assert cli("name", discovered, "novel-3", "a tiger").code == 0
     found = Run(discovered).novel_classes()
-    said = json.loads(cli("name", discovered, "--json").out)
-    assert said == {"run": str(discovered), "classes": [vars(entry) for entry in found]}
+    printed = json.loads(cli("name", discovered, "--json").out)
+    assert printed == {"run": str(discovered), "classes": [vars(entry) for entry in found]}
     rows = [line.strip("│ ").split("│") for line in cli("name", discovered).out.splitlines() if "│" in line]
     assert [[cell.strip() for cell in row] for row in rows] == [
         [entry.name, str(entry.stage), str(sum(entry.samples.values())), str(len(entry.samples))] for entry in found
@@ -103,17 +103,17 @@ def test_without_a_class_the_discovered_ones_are_listed(cli: Cli, discovered: Pa
     assert [row[0].strip() for row in rows] == ["novel-1", "novel-2", "a tiger", "novel-4"]
 
 
-def test_what_an_unfinished_run_discovered_so_far_is_listed(cli: Cli, discovered: Path) -> None:
+def test_the_classes_of_an_unfinished_run_are_listed(cli: Cli, discovered: Path) -> None:
     names = [
         entry["name"] for entry in json.loads(cli("name", unfinish(discovered, LAST_BUT_ONE), "--json").out)["classes"]
     ]
     assert names == NOVEL
 
 
-# --- who sees the name -----------------------------------------------------------------------------------------
+# --- who uses the name ---------------------------------------------------------------------------------------
 
 
-def test_predictions_have_the_new_name(cli: Cli, discovered: Path) -> None:
+def test_predictions_use_the_new_name(cli: Cli, discovered: Path) -> None:
     run = Run(discovered)
     x = run.experiment.dataset.x_train
     before = run.predict(x)
@@ -127,7 +127,7 @@ def test_predictions_have_the_new_name(cli: Cli, discovered: Path) -> None:
     assert "novel-3" not in row["scores"]
 
 
-def test_pictures_have_the_new_name(cli: Cli, discovered: Path) -> None:
+def test_pictures_use_the_new_name(cli: Cli, discovered: Path) -> None:
     cli("name", discovered, "novel-3", "tiger")
     known = ["0", "1", "2", "novel-1", "novel-2", "tiger", "novel-4"]
     for picture in ("confusion", "features"):
@@ -136,7 +136,9 @@ def test_pictures_have_the_new_name(cli: Cli, discovered: Path) -> None:
     assert [one["name"] for one in found] == known[3:]
 
 
-def test_a_class_named_as_in_the_data_counts_as_known_and_gals_own_figures_stay(cli: Cli, discovered: Path) -> None:
+def test_a_class_with_a_true_name_counts_as_known_and_the_figures_of_discovery_do_not_change(
+    cli: Cli, discovered: Path
+) -> None:
     def evaluated() -> dict[str, float]:
         metrics = json.loads(cli("evaluate", discovered, "--workers", "0", "--json").out)["metrics"]
         return {key: metrics[key] for key in metrics if key.startswith(("known_", "novel_", "all_", "forgetting"))}
@@ -155,7 +157,7 @@ def test_a_class_named_as_in_the_data_counts_as_known_and_gals_own_figures_stay(
     assert sum(confusion["counts"][5]) == sum(fours) > 0
 
 
-def test_a_run_that_starts_from_this_one_finds_the_class_by_its_new_name(cli: Cli, discovered: Path) -> None:
+def test_a_run_that_starts_from_this_one_uses_the_new_name(cli: Cli, discovered: Path) -> None:
     def starting_notes(folder: str) -> list[str]:
         tables = {**DISCOVERING, "data": {**DISCOVERING["data"], "known": 4, "novel": 0, "stages": []}}
         tables = {key: table for key, table in tables.items() if key != "estimator"}
@@ -172,7 +174,7 @@ def test_a_run_that_starts_from_this_one_finds_the_class_by_its_new_name(cli: Cl
     assert not torch.equal(rows[0], earlier)
 
 
-def test_resuming_a_finished_run_leaves_the_name(cli: Cli, discovered: Path) -> None:
+def test_resuming_a_finished_run_keeps_the_name(cli: Cli, discovered: Path) -> None:
     cli("name", discovered, "novel-1", "wolf")
     before = contents(discovered)
     assert cli("resume", discovered).code == 0
@@ -180,15 +182,15 @@ def test_resuming_a_finished_run_leaves_the_name(cli: Cli, discovered: Path) -> 
     assert names_in(discovered) == both(["0", "1", "2", "wolf", *NOVEL[1:]])
 
 
-# --- killed, or out of space -----------------------------------------------------------------------------------
+# --- interrupted, or out of disk space -----------------------------------------------------------------------
 
 
 class Killed(BaseException):
-    """As if the process had ended here."""
+    """Stands for the end of the process."""
 
 
 def fail_at(place: str, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the writing of one of the three files fail."""
+    """Make the writing of one of the three files fail."""
 
     def failing(real: Callable[..., Any], name: str) -> Callable[..., Any]:
         def write(*arguments: Any, **named: Any) -> Any:
@@ -207,7 +209,7 @@ PLACES = ["result.json", "log", "synced log", "model.safetensors"]
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_killed_in_between_the_run_can_be_read_and_the_same_command_ends_it(
+def test_after_a_kill_the_run_is_readable_and_the_same_command_completes_the_change(
     place: str, cli: Cli, discovered: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = Run(discovered).experiment.dataset.x_train[:20]
@@ -227,7 +229,7 @@ def test_killed_in_between_the_run_can_be_read_and_the_same_command_ends_it(
     assert Run(discovered).predict(x).classes[5] == "tiger"
 
 
-def test_killed_and_then_another_class_is_named(cli: Cli, discovered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_kill_another_class_can_be_named(cli: Cli, discovered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched, pytest.raises(Killed):
         fail_at("model.safetensors", Killed(), patched)
         Run(discovered).name_class("novel-3", "tiger")
@@ -242,57 +244,57 @@ def test_a_full_disk_is_one_sentence(place: str, cli: Cli, discovered: Path, mon
         outcome = cli("name", discovered, "novel-3", "tiger")
     assert outcome.code == 2
     assert outcome.err == (
-        f"error: run folder '{discovered}': No space left on device. Put that right, then give the command again.\n"
+        f"error: run folder '{discovered}': No space left on device. Fix the problem, then repeat the command.\n"
     )
     assert cli("name", discovered, "novel-3", "tiger").code == 0
     assert namings(discovered) == [("novel-3", "tiger")]
 
 
-# --- refusals --------------------------------------------------------------------------------------------------
+# --- errors --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "parts"),
     [
         (("novel-11", "wolf"), ("class 'novel-11' is not known", "Did you mean 'novel-1'?", ", ".join(NOVEL))),
         (("", "wolf"), ("class '' is not known", ", ".join(NOVEL))),
-        (("0", "wolf"), ("class '0' cannot be renamed", "came with labels", ", ".join(NOVEL))),
+        (("0", "wolf"), ("class '0' cannot be renamed", "comes from the labels", ", ".join(NOVEL))),
         (("0", "0"), ("class '0' cannot be renamed",)),
         (("novel-1", ""), ("name '' is not allowed",)),
         (("novel-1", "  "), ("name '  ' is not allowed", "not a space")),
-        (("novel-1", "unknown"), ("name 'unknown' is not allowed", "belongs to no class")),
+        (("novel-1", "unknown"), ("name 'unknown' is not allowed", "samples of no class")),
         (("novel-1", " unknown "), ("name 'unknown' is not allowed",)),
         (("novel-1", "two\nlines"), (r"name 'two\nlines' is not allowed", "printable")),
         (("novel-1", "\udcff"), ("is not allowed", "printable")),
         (("novel-1", "x" * 101), ("is not allowed", "at most 100")),
-        (("novel-1", "novel-2"), ("name 'novel-2' is taken", "two classes cannot have one name")),
+        (("novel-1", "novel-2"), ("name 'novel-2' is taken", "another class has it")),
         (("novel-1", " 2"), ("name '2' is taken",)),
         (("novel-1",), ("class 'novel-1' needs a name",)),
     ],
 )
-def test_bad_names_are_refused_in_one_sentence(
-    arguments: tuple[str, ...], said: tuple[str, ...], discovered: Path, refused: Refused
+def test_an_invalid_name_is_one_sentence(
+    arguments: tuple[str, ...], parts: tuple[str, ...], discovered: Path, refused: Refused
 ) -> None:
     error = refused("name", discovered, *arguments)
     assert len(error.splitlines()) == 1
-    assert all(part in error for part in said), error
+    assert all(part in error for part in parts), error
 
 
 def test_a_name_may_have_a_hundred_characters(cli: Cli, discovered: Path) -> None:
     assert cli("name", discovered, "novel-1", "x" * 100).code == 0
 
 
-def test_a_name_given_before_is_offered(cli: Cli, discovered: Path, refused: Refused) -> None:
+def test_an_earlier_name_is_suggested(cli: Cli, discovered: Path, refused: Refused) -> None:
     cli("name", discovered, "novel-1", "melanoma")
     assert "Did you mean 'melanoma'?" in refused("name", discovered, "melanome", "wolf")
 
 
-def test_no_run_is_refused(refused: Refused) -> None:
+def test_a_missing_run_is_an_error(refused: Refused) -> None:
     assert "run folder 'none' does not exist" in refused("name", "none", "novel-1", "wolf")
     assert "run folder 'none' does not exist" in refused("name", "none")
 
 
-def test_an_unfinished_run_is_refused_until_it_is_resumed(cli: Cli, discovered: Path, refused: Refused) -> None:
+def test_an_unfinished_run_must_be_resumed_first(cli: Cli, discovered: Path, refused: Refused) -> None:
     unfinish(discovered, LAST_BUT_ONE)
     error = refused("name", discovered, "novel-1", "wolf")
     assert "is unfinished" in error
@@ -302,26 +304,26 @@ def test_an_unfinished_run_is_refused_until_it_is_resumed(cli: Cli, discovered: 
     assert names_in(discovered) == both(["0", "1", "2", "wolf", *NOVEL[1:]])
 
 
-def test_a_run_without_its_model_is_refused(discovered: Path, refused: Refused) -> None:
+def test_a_run_without_a_model_is_an_error(discovered: Path, refused: Refused) -> None:
     (discovered / "model.safetensors").unlink()
     assert "has no model.safetensors" in refused("name", discovered, "novel-1", "wolf")
 
 
-def test_a_run_in_use_is_refused(discovered: Path, refused: Refused) -> None:
+def test_a_run_in_use_is_rejected(discovered: Path, refused: Refused) -> None:
     other = RunFolder.open(discovered)
     other.lock()
     assert "in use by another process" in refused("name", discovered, "novel-1", "wolf")
     other.unlock()
 
 
-def test_a_run_of_a_method_that_looks_for_nothing_is_refused(finished: Path, refused: Refused) -> None:
+def test_a_run_of_a_method_without_discovery_is_rejected(finished: Path, refused: Refused) -> None:
     for arguments in ((), ("novel-1", "wolf")):
         error = refused("name", finished, *arguments)
-        assert "has no discovered classes: method 'fedavg' looks for none; take a run of gal" in error
-    assert "came with labels" in refused("name", finished, "0", "wolf")
+        assert "has no discovered classes: method 'fedavg' does not look for any; use a run of gal" in error
+    assert "comes from the labels" in refused("name", finished, "0", "wolf")
 
 
-def test_python_has_the_same(discovered: Path) -> None:
+def test_naming_in_python(discovered: Path) -> None:
     run = Run(discovered)
     entry = run.name_class("novel-4", "lynx")
     assert (entry.name, entry.stage) == ("lynx", 2)

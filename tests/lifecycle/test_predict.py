@@ -1,4 +1,4 @@
-"""Answers for files: any image is brought to the run's shape; what cannot be is told by name."""
+"""Answers for files: images are converted to the run's shape, and invalid files are named."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def personal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return api.run(tables, partition="iid", clients=2, workers=0, out=folder / "run").path
 
 
-def test_a_file_gets_the_answer_that_its_pixels_get(finished_once: Path, tmp_path: Path) -> None:
+def test_a_file_gets_the_answer_of_its_pixels(finished_once: Path, tmp_path: Path) -> None:
     run = Run(finished_once)
     x = run.experiment.dataset.x_test[:20]
     files = [save(tmp_path / f"{i}.png", image[0].numpy()) for i, image in enumerate(x)]
@@ -49,7 +49,7 @@ def test_a_file_gets_the_answer_that_its_pixels_get(finished_once: Path, tmp_pat
     assert [row["file"] for row in rows] == [str(file) for file in files]
 
 
-def test_a_row_says_what_was_decided_and_why(finished_once: Path, tmp_path: Path) -> None:
+def test_a_row_has_the_decision_and_the_scores(finished_once: Path, tmp_path: Path) -> None:
     run = Run(finished_once)
     x = run.experiment.dataset.x_test
     files = [save(tmp_path / f"{i}.png", image[0].numpy()) for i, image in enumerate(x)]
@@ -65,7 +65,7 @@ def test_a_row_says_what_was_decided_and_why(finished_once: Path, tmp_path: Path
     assert len({row["answer"] for row in rows}) > 1
 
 
-def test_the_run_may_answer_with_nothing_unknown(finished: Path, tmp_path: Path) -> None:
+def test_without_validation_samples_there_is_no_threshold(finished: Path, tmp_path: Path) -> None:
     text = (finished / "config.toml").read_text()
     config = tmp_path / "again.toml"
     config.write_text(text.replace("validation = 0.1", "validation = 0.0"))
@@ -77,7 +77,7 @@ def test_the_run_may_answer_with_nothing_unknown(finished: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (50, 70), (1, 1), (3, 200), (9, 8, 3), (16, 16, 4)])
-def test_an_image_of_another_size_or_colour_is_brought_to_the_runs_shape(
+def test_an_image_of_another_size_or_colour_is_converted_to_the_runs_shape(
     shape: tuple[int, ...], finished_once: Path, tmp_path: Path
 ) -> None:
     file = save(tmp_path / "odd.png", np.full(shape, 77, dtype=np.uint8))
@@ -88,13 +88,13 @@ def test_an_image_of_another_size_or_colour_is_brought_to_the_runs_shape(
     assert answer_files(Run(finished_once), [file])[0]["answer"] in {"0", "1", "2", "unknown"}
 
 
-def test_a_grey_image_serves_a_run_on_colour_images(tmp_path: Path) -> None:
+def test_a_grey_image_is_converted_for_a_run_on_colour_images(tmp_path: Path) -> None:
     sample = read_sample(save(tmp_path / "grey.png", GREY), (3, 8, 8), torch.uint8)
     assert sample.shape == (1, 3, 8, 8)
     assert all(torch.equal(sample[0, channel], torch.from_numpy(GREY)) for channel in range(3))
 
 
-def test_the_stored_kind_of_number_does_not_matter(tmp_path: Path) -> None:
+def test_bytes_and_floats_give_the_same_sample(tmp_path: Path) -> None:
     png = save(tmp_path / "a.png", GREY)
     whole = save(tmp_path / "whole.npy", GREY)
     share = save(tmp_path / "share.npy", (GREY / 255).astype(np.float32))
@@ -105,7 +105,7 @@ def test_the_stored_kind_of_number_does_not_matter(tmp_path: Path) -> None:
         assert torch.allclose(read_sample(file, (1, 8, 8), torch.float32), expected.float() / 255)
 
 
-def test_fine_floats_are_rounded_for_a_run_on_bytes_and_kept_for_one_on_floats(tmp_path: Path) -> None:
+def test_floats_are_rounded_for_a_run_on_bytes_and_kept_for_a_run_on_floats(tmp_path: Path) -> None:
     fine = np.random.default_rng(3).random((8, 8)).astype(np.float32)
     file = save(tmp_path / "fine.npy", fine)
     stored = read_sample(file, (1, 8, 8), torch.uint8)
@@ -127,7 +127,7 @@ def test_fine_floats_are_rounded_for_a_run_on_bytes_and_kept_for_one_on_floats(t
         (np.zeros((0, 8), dtype=np.uint8), "shape"),
     ],
 )
-def test_an_array_that_is_no_sample_is_refused_by_name(
+def test_an_array_that_is_not_a_sample_is_rejected_by_name(
     array: np.ndarray, words: str, finished_once: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "bad.npy"
@@ -140,7 +140,7 @@ def test_an_array_that_is_no_sample_is_refused_by_name(
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\x93NUMPY\x01\x00", None])
 @pytest.mark.parametrize("name", ["bad.npy", "bad.png"])
-def test_a_damaged_file_is_refused_by_name(content: bytes | None, name: str, refused: Refused, finished: Path) -> None:
+def test_a_damaged_file_is_named(content: bytes | None, name: str, refused: Refused, finished: Path) -> None:
     whole = Path("whole" + Path(name).suffix)
     save(whole, GREY)
     Path(name).write_bytes(whole.read_bytes()[: whole.stat().st_size // 2] if content is None else content)
@@ -149,7 +149,7 @@ def test_a_damaged_file_is_refused_by_name(content: bytes | None, name: str, ref
     assert "cannot be read" in error
 
 
-def test_an_archive_under_the_name_of_an_array_is_refused(refused: Refused, finished: Path) -> None:
+def test_an_archive_with_the_suffix_of_an_array_is_rejected(refused: Refused, finished: Path) -> None:
     np.savez("arrays.npz", a=GREY)
     shutil.move("arrays.npz", "arrays.npy")
     assert "arrays.npy" in refused("predict", finished, "arrays.npy")
@@ -160,7 +160,7 @@ def test_an_array_of_objects_is_never_unpickled(refused: Refused, finished: Path
     assert "objects.npy" in refused("predict", finished, "objects.npy")
 
 
-def test_a_missing_file_is_refused_by_name_also_among_good_ones(refused: Refused, finished: Path) -> None:
+def test_a_missing_file_among_others_is_named(refused: Refused, finished: Path) -> None:
     save(Path("good.png"), GREY)
     assert "'none.png' does not exist" in refused("predict", finished, "good.png", "none.png")
 
@@ -175,7 +175,7 @@ def test_vectors_need_the_runs_number_of_features(personal: Path, tmp_path: Path
         answer_files(run, [save(tmp_path / "a.png", GREY)], "client-00")
 
 
-def test_clients_with_models_of_their_own_answer_differently(personal: Path, tmp_path: Path) -> None:
+def test_clients_with_their_own_models_answer_differently(personal: Path, tmp_path: Path) -> None:
     run, file = Run(personal), save(tmp_path / "v.npy", np.ones(5))
     answers = [answer_files(run, [file], client)[0] for client in ("client-00", "client-01")]
     assert answers[0]["scores"] != answers[1]["scores"]
@@ -183,14 +183,14 @@ def test_clients_with_models_of_their_own_answer_differently(personal: Path, tmp
 
 
 @pytest.mark.parametrize("client", [(), ("--client", "nobody"), ("--client", "")])
-def test_a_personal_run_asks_whose_model(client: tuple[str, ...], refused: Refused, personal: Path) -> None:
+def test_a_personal_run_requires_a_client(client: tuple[str, ...], refused: Refused, personal: Path) -> None:
     save(Path("v.npy"), np.ones(5))
     error = refused("predict", personal, "v.npy", *client)
     assert "client-00, client-01" in error
     assert "local-only" in error
 
 
-def test_a_client_that_does_not_exist_is_refused_also_where_all_share_a_model(refused: Refused, finished: Path) -> None:
+def test_an_unknown_client_is_rejected_even_if_all_share_a_model(refused: Refused, finished: Path) -> None:
     save(Path("a.png"), GREY)
     assert "nobody" in refused("predict", finished, "a.png", "--client", "nobody")
 
@@ -226,7 +226,7 @@ def test_predict_shows_names_with_brackets_as_they_are(cli: Cli) -> None:
     assert "[bold]" in outcome.out or ":car:" in outcome.out
 
 
-def test_a_run_that_was_stopped_answers_with_its_last_checkpoint(finished: Path, tmp_path: Path) -> None:
+def test_an_unfinished_run_predicts_with_its_last_checkpoint(finished: Path, tmp_path: Path) -> None:
     from tests.conftest import unfinish
 
     file = save(tmp_path / "a.png", GREY)
@@ -237,13 +237,13 @@ def test_a_run_that_was_stopped_answers_with_its_last_checkpoint(finished: Path,
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (5, 8, 8, 1), (2, 1, 8, 8)])
-def test_several_samples_in_one_file_are_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_several_samples_in_one_file_are_rejected(shape: tuple[int, ...], tmp_path: Path) -> None:
     file = save(tmp_path / "several.npy", np.zeros(shape, dtype=np.uint8))
     with pytest.raises(UserError, match="one sample per file"):
         read_sample(file, (1, 8, 8), torch.uint8)
 
 
-def test_predicting_needs_the_run_folder_only(tmp_path: Path) -> None:
+def test_predicting_needs_only_the_run_folder(tmp_path: Path) -> None:
     data = tmp_path / "data.npz"
     rng = np.random.default_rng(0)
     np.savez(data, x=rng.integers(0, 255, (40, 8, 8)).astype("uint8"), y=np.arange(40) % 2)

@@ -1,4 +1,4 @@
-"""`welcome`: a newcomer joins a finished run of any method, history goes on, and the old run stays as it is."""
+"""`welcome`: a newcomer joins a finished run of any method; the new run continues its history."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import pytest
 import torch
 
 from fedwild import api
-from fedwild.api import Run
-from fedwild.lifecycle.welcome import welcome
+from fedwild.api import Run, welcome
 from fedwild.core.errors import UserError
-from fedwild.methods.gains.discover import Discover
 from fedwild.core.payload import Payload
+from fedwild.methods.gains.discover import Discover
 from fedwild.runs.events import without_nan
 from tests.conftest import DISCOVERING, Cli, contents, unfinish
 from tests.tiny import image_file
@@ -24,13 +23,13 @@ from tests.tiny import image_file
 KNOWN = {"a": 0, "b": 1, "c": 2}
 METHOD = {"name": "fedavg", "rounds": 4, "epochs": 2, "lr": 0.1, "batch_size": 16}
 TABLES: dict[str, Any] = {"model": {"name": "mlp", "hidden": [16, 8]}, "method": METHOD, "partition": {"name": "iid"}}
-LEARNS = {"rounds": 3, "workers": 0}
+LEARNS: dict[str, Any] = {"rounds": 3, "workers": 0}
 """A few rounds of adaptation, in this process."""
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with everybody's data."""
+    """A folder with the data of all clients."""
     folder = tmp_path_factory.mktemp("welcome")
     image_file(folder / "home.npz", KNOWN, per_class=60)
     image_file(folder / "held.npz", KNOWN, seed=5)
@@ -41,7 +40,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def federation(place: Path, name: str, **tables: Any) -> Run:
-    """A finished run of three clients on the data at home."""
+    """Make a finished run of three clients on home.npz."""
     method = {**METHOD, **tables.pop("method", {})}
     given = {**TABLES, **tables, "method": method, "data": {"name": str(place / "home.npz"), **tables.pop("data", {})}}
     return api.run(given, clients=3, workers=0, out=place / name)
@@ -54,13 +53,13 @@ def source(place: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def welcomed(place: Path, source: Run) -> Run:
-    """The newcomer new has joined, with classes d and e."""
+    """The newcomer `new` has joined, with classes d and e."""
     return welcome(source, place / "new.npz", out=place / "welcomed", **LEARNS)
 
 
 @pytest.fixture(scope="module")
 def chain(place: Path, welcomed: Run) -> Run:
-    """Then mixed has joined, with a, d and f."""
+    """Then `mixed` has joined, with classes a, d and f."""
     return welcome(welcomed, place / "mixed.npz", out=place / "chain", **LEARNS)
 
 
@@ -78,10 +77,10 @@ def assert_equal_models(first: Run, second: Run) -> None:
     assert all(torch.equal(tensor, two[name]) for name, tensor in one.items())
 
 
-# --- what a newcomer brings ---------------------------------------------------------------------------------
+# --- what is new in a newcomer's data ------------------------------------------------------------------------
 
 
-def test_new_classes_join_those_that_are_there(source: Run, welcomed: Run) -> None:
+def test_new_classes_are_added(source: Run, welcomed: Run) -> None:
     assert kinds(welcomed) == [("new", "classes", ["d", "e"])]
     assert welcomed.result["classes"] == ["a", "b", "c", "d", "e"]
     assert [entry.origin for entry in welcomed.server().classes.entries] == ["known"] * 3 + ["new"] * 2
@@ -90,35 +89,35 @@ def test_new_classes_join_those_that_are_there(source: Run, welcomed: Run) -> No
     assert (welcomed.config.method.name, welcomed.result["clients"]) == ("gains", 4)
 
 
-def test_who_is_like_the_members_is_served_by_the_model_as_it_is(place: Path, source: Run, tmp_path: Path) -> None:
+def test_a_newcomer_with_nothing_new_does_not_change_the_model(place: Path, source: Run, tmp_path: Path) -> None:
     run = welcome(source, place / "held.npz", out=tmp_path / "run", **LEARNS)
     assert kinds(run) == [("held", "nothing", [])]
     assert_equal_models(source, run)
     assert run.server().state.info["welcomed"] == ["held"]
-    # One more client has a say in the threshold, and none in anything else.
+    # Only the threshold changes, which one more client helps to calibrate.
     assert run.server().classes == source.server().classes
 
 
-def test_a_new_domain_is_learnt_without_new_classes(place: Path, source: Run, tmp_path: Path) -> None:
+def test_a_new_domain_adds_no_classes(place: Path, source: Run, tmp_path: Path) -> None:
     run = welcome(source, place / "dark.npz", name="night", out=tmp_path / "run", **LEARNS)
     assert kinds(run) == [("night", "domain", [])]
     assert run.result["classes"] == ["a", "b", "c"]
     assert set(run.result["by"]) == {"home", "night"}
 
 
-def test_its_own_names_of_classes_become_the_federation_s(place: Path, source: Run, tmp_path: Path) -> None:
+def test_labels_map_class_names_to_those_of_the_federation(place: Path, source: Run, tmp_path: Path) -> None:
     own = image_file(tmp_path / "own.npz", {"Ah": 0, "Beh": 1, "Deh": 4}, seed=9)
     run = welcome(source, own, labels={"Ah": "a", "Beh": "b", "Deh": "d"}, out=tmp_path / "run", **LEARNS)
     assert kinds(run) == [("own", "classes", ["d"])]
     assert run.result["classes"] == ["a", "b", "c", "d"]
 
 
-def test_only_the_classes_that_are_asked_for_come(place: Path, source: Run, tmp_path: Path) -> None:
+def test_only_the_requested_classes_are_used(place: Path, source: Run, tmp_path: Path) -> None:
     run = welcome(source, place / "mixed.npz", classes=["a", "f"], out=tmp_path / "run", **LEARNS)
     assert run.result["classes"] == ["a", "b", "c", "f"]
 
 
-def test_other_images_are_converted_if_that_is_asked_for(place: Path, source: Run, tmp_path: Path) -> None:
+def test_images_of_another_size_are_converted_with_resize(place: Path, source: Run, tmp_path: Path) -> None:
     large = image_file(tmp_path / "large.npz", {"d": 9}, side=16)
     with pytest.raises(UserError, match="--resize"):
         welcome(source, large, out=tmp_path / "none", **LEARNS)
@@ -131,7 +130,7 @@ def test_other_images_are_converted_if_that_is_asked_for(place: Path, source: Ru
 # --- history -------------------------------------------------------------------------------------------------
 
 
-def test_the_old_run_stays_as_it_is_to_the_last_byte(place: Path, tmp_path: Path) -> None:
+def test_the_source_run_does_not_change(place: Path, tmp_path: Path) -> None:
     run = federation(place, "untouched")
     before = contents(run.path)
     times = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
@@ -140,7 +139,7 @@ def test_the_old_run_stays_as_it_is_to_the_last_byte(place: Path, tmp_path: Path
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == times
 
 
-def test_the_log_goes_on_from_the_old_one_and_rounds_count_on(source: Run, welcomed: Run, chain: Run) -> None:
+def test_the_log_and_the_round_numbers_continue_those_of_the_source_run(source: Run, welcomed: Run, chain: Run) -> None:
     old, new, newest = (run.folder.events.read_bytes() for run in (source, welcomed, chain))
     assert new.startswith(old)
     assert newest.startswith(new)
@@ -152,7 +151,7 @@ def test_the_log_goes_on_from_the_old_one_and_rounds_count_on(source: Run, welco
     assert welcomed.result["rounds"] == indices.index(max(indices[: welcomed.result["rounds"]])) + 1
 
 
-def test_the_history_names_every_run_before(source: Run, welcomed: Run, chain: Run) -> None:
+def test_the_history_names_every_earlier_run(source: Run, welcomed: Run, chain: Run) -> None:
     assert "history" not in source.folder.facts()
     steps = chain.folder.facts()["history"]
     assert [step["run"] for step in steps] == [str(source.path.resolve()), str(welcomed.path.resolve())]
@@ -161,11 +160,11 @@ def test_the_history_names_every_run_before(source: Run, welcomed: Run, chain: R
     assert welcomed.folder.facts()["history"] == steps[:1]
 
 
-def test_newcomers_come_one_after_the_other_and_meet_by_name(welcomed: Run, chain: Run) -> None:
+def test_later_newcomers_match_earlier_ones_by_class_name(welcomed: Run, chain: Run) -> None:
     assert kinds(chain) == [("new", "classes", ["d", "e"]), ("mixed", "classes", ["f"])]
     assert chain.result["classes"] == ["a", "b", "c", "d", "e", "f"]
     assert [entry.origin for entry in chain.server().classes.entries][3:] == ["new", "new", "mixed"]
-    # The first one is a member now.
+    # The first newcomer is a member now.
     taking_part = {
         e["phase"]: e["participants"] for e in chain.events()[len(welcomed.events()) :] if e["event"] == "round"
     }
@@ -174,7 +173,7 @@ def test_newcomers_come_one_after_the_other_and_meet_by_name(welcomed: Run, chai
     assert chain.config.data.newcomers["mixed"].welcomed is False
 
 
-def test_everybody_keeps_the_rows_that_it_had(source: Run, welcomed: Run, chain: Run) -> None:
+def test_all_clients_keep_their_rows(source: Run, welcomed: Run, chain: Run) -> None:
     def held(run: Run) -> dict[str, tuple[list[int], list[int]]]:
         return {c.name: (c.train.tolist(), c.validation.tolist()) for c in run.folder.split().clients}
 
@@ -187,7 +186,7 @@ def test_everybody_keeps_the_rows_that_it_had(source: Run, welcomed: Run, chain:
     assert tests == [45, 45 + 14, 45 + 14 + 21]
 
 
-def test_a_welcome_that_was_killed_in_every_round_ends_as_the_undisturbed_one(
+def test_a_welcome_that_is_killed_in_every_round_gives_a_bit_equal_model(
     place: Path, source: Run, welcomed: Run, tmp_path: Path
 ) -> None:
     class Killed(Exception):
@@ -212,15 +211,15 @@ def test_a_welcome_that_was_killed_in_every_round_ends_as_the_undisturbed_one(
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == (welcomed.path / "model.safetensors").read_bytes()
     again = Run(tmp_path / "run")
     assert again.metrics == welcomed.metrics
-    told = [event["event"] for event in again.events()[len(source.events()) :]]
-    assert told[0] == "start"
-    assert told.count("resume") == len(killed)
+    kinds_of_events = [event["event"] for event in again.events()[len(source.events()) :]]
+    assert kinds_of_events[0] == "start"
+    assert kinds_of_events.count("resume") == len(killed)
 
 
-# --- the new run is a run like any other --------------------------------------------------------------------
+# --- the new run ---------------------------------------------------------------------------------------------
 
 
-def test_the_new_run_answers_and_can_be_measured_again(place: Path, chain: Run) -> None:
+def test_the_new_run_predicts_and_evaluates(place: Path, chain: Run) -> None:
     assert without_nan(chain.evaluate(workers=0).metrics) == pytest.approx(chain.metrics)
     with np.load(place / "mixed.npz") as arrays:
         x, y = arrays["x_test"][:, None], arrays["y_test"]
@@ -230,7 +229,7 @@ def test_the_new_run_answers_and_can_be_measured_again(place: Path, chain: Run) 
     assert np.mean(np.array(best) == y) > 0.8
 
 
-def test_its_config_alone_repeats_it(place: Path, welcomed: Run, chain: Run, tmp_path: Path) -> None:
+def test_the_config_of_the_new_run_repeats_it(place: Path, welcomed: Run, chain: Run, tmp_path: Path) -> None:
     for run in (welcomed, chain):
         again = api.run(run.path / "config.toml", out=tmp_path / run.path.name)
         assert_equal_models(run, again)
@@ -244,7 +243,7 @@ def test_the_number_of_workers_changes_nothing(place: Path, source: Run, welcome
     assert run.config.engine.workers == 2
 
 
-def test_settings_of_the_source_run_go_on_where_the_method_has_them(source: Run, welcomed: Run) -> None:
+def test_settings_of_the_source_run_are_kept_where_the_method_has_them(source: Run, welcomed: Run) -> None:
     then, now = source.config.method.params.model_dump(), welcomed.config.method.params.model_dump()
     for key in ("epochs", "lr", "batch_size", "momentum", "optimizer", "weight_decay"):
         assert now[key] == then[key], key
@@ -253,7 +252,7 @@ def test_settings_of_the_source_run_go_on_where_the_method_has_them(source: Run,
     assert welcomed.config.model == source.config.model
 
 
-def test_settings_win_over_what_the_source_run_had(place: Path, source: Run, tmp_path: Path) -> None:
+def test_settings_override_those_of_the_source_run(place: Path, source: Run, tmp_path: Path) -> None:
     given = ["method.epochs=1", "method.keep=0", "evaluation.accept=0.8"]
     run = welcome(source, place / "new.npz", out=tmp_path / "run", settings=given, **LEARNS)
     params = run.config.method.params.model_dump()
@@ -261,7 +260,7 @@ def test_settings_win_over_what_the_source_run_had(place: Path, source: Run, tmp
 
 
 @pytest.mark.parametrize(
-    ("setting", "words"),
+    ("setting", "message"),
     [
         ("seed=3", "seed was 0 and is 3"),
         ("data.known=2", "data.known"),
@@ -272,16 +271,16 @@ def test_settings_win_over_what_the_source_run_had(place: Path, source: Run, tmp
         ("model.hidden=[4]", "model.hidden"),
     ],
 )
-def test_what_the_source_run_has_settled_stays(
-    setting: str, words: str, place: Path, source: Run, tmp_path: Path
+def test_seed_data_partition_and_network_of_the_source_run_cannot_change(
+    setting: str, message: str, place: Path, source: Run, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError) as refusal:
+    with pytest.raises(UserError) as caught:
         welcome(source, place / "new.npz", out=tmp_path / "none", settings=[setting], **LEARNS)
-    assert words in str(refusal.value)
+    assert message in str(caught.value)
     assert not (tmp_path / "none").exists()
 
 
-def test_a_run_whose_data_has_changed_since_is_refused(place: Path, tmp_path: Path) -> None:
+def test_a_source_run_whose_data_has_changed_is_rejected(place: Path, tmp_path: Path) -> None:
     home = Path(shutil.copy(place / "home.npz", tmp_path / "home.npz"))
     tables = {**TABLES, "method": {**METHOD, "rounds": 1}, "data": {"name": str(home)}}
     run = api.run(tables, clients=2, workers=0, out=tmp_path / "run")
@@ -290,19 +289,19 @@ def test_a_run_whose_data_has_changed_since_is_refused(place: Path, tmp_path: Pa
         welcome(run.path, place / "new.npz", out=tmp_path / "none", **LEARNS)
 
 
-def test_parts_go_on_and_those_that_do_not_are_told(place: Path, tmp_path: Path) -> None:
+def test_components_are_kept_and_a_note_names_replaced_ones(place: Path, tmp_path: Path) -> None:
     def notes(run: Run) -> str:
         return " ".join(event["text"] for event in run.events() if event["event"] == "note")
 
     source = federation(place, "energetic", method={"rounds": 1}, score={"name": "energy"})
     kept = welcome(source, place / "new.npz", out=tmp_path / "kept", **LEARNS)
     assert kept.config.parts["score"] == source.config.parts["score"]
-    assert "does not go on" not in notes(kept)
+    assert "is not used" not in notes(kept)
     lost = welcome(source, place / "new.npz", out=tmp_path / "lost", settings=["score.name=msp"], **LEARNS)
-    assert "score.name = energy of the source run does not go on: msp takes its place" in notes(lost)
+    assert "score.name = energy of the source run is not used: msp replaces it" in notes(lost)
 
 
-def test_a_method_with_wishes_of_its_own_trains_by_them(place: Path, source: Run, tmp_path: Path) -> None:
+def test_a_method_with_other_defaults_trains_with_them(place: Path, source: Run, tmp_path: Path) -> None:
     run = welcome(source, place / "new.npz", method="gains-paper", out=tmp_path / "run", **LEARNS)
     params = run.config.method.params.model_dump()
     assert (params["epochs"], params["batch_size"], params["momentum"]) == (5, 128, 0.2)
@@ -329,7 +328,7 @@ def test_a_method_with_wishes_of_its_own_trains_by_them(place: Path, source: Run
     ],
     ids=lambda tables: "-".join(table["name"] for table in tables.values()),
 )
-def test_a_newcomer_joins_a_run_of_any_method_that_ends_with_a_model(
+def test_a_newcomer_can_join_a_run_of_any_method_with_a_global_model(
     tables: dict[str, Any], place: Path, tmp_path: Path
 ) -> None:
     source = federation(place, f"from-{'-'.join(table['name'] for table in tables.values())}", **tables)
@@ -341,15 +340,13 @@ def test_a_newcomer_joins_a_run_of_any_method_that_ends_with_a_model(
     if "correction" in tables:
         assert run.config.parts["correction"] == source.config.parts["correction"]
     if "objective" in tables:
-        # The output for unknown is still the last one.
+        # The output for "unknown" is still the last one.
         assert run.config.parts["objective"].name == "proser"
         assert len(model(run)["head.weight"]) == 6
         assert run.config.parts["score"] == source.config.parts["score"]
 
 
-def test_what_answers_before_the_first_round_is_the_source_run_s_model(
-    place: Path, source: Run, tmp_path: Path
-) -> None:
+def test_with_nothing_new_the_predictions_are_those_of_the_source_run(place: Path, source: Run, tmp_path: Path) -> None:
     image_file(tmp_path / "held.npz", KNOWN, seed=5)
     run = welcome(source, tmp_path / "held.npz", out=tmp_path / "run", **LEARNS)
     with np.load(place / "home.npz") as arrays:
@@ -358,7 +355,7 @@ def test_what_answers_before_the_first_round_is_the_source_run_s_model(
 
 
 @pytest.mark.parametrize("method", ["local-only", "fedov"])
-def test_a_run_without_a_global_model_is_refused_in_a_sentence(method: str, place: Path, tmp_path: Path) -> None:
+def test_a_run_without_a_global_model_is_rejected(method: str, place: Path, tmp_path: Path) -> None:
     tables = {"data": {"name": str(place / "home.npz"), "public": 0.1}, "model": TABLES["model"]}
     method_ = {"name": method, "epochs": 1}
     source = api.run({**tables, "method": method_}, clients=2, workers=0, out=tmp_path / "source")
@@ -367,7 +364,7 @@ def test_a_run_without_a_global_model_is_refused_in_a_sentence(method: str, plac
     assert not (tmp_path / "none").exists()
 
 
-def test_an_unfinished_run_is_refused(place: Path, source: Run, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_rejected(place: Path, source: Run, tmp_path: Path) -> None:
     folder = unfinish(Path(shutil.copytree(source.path, tmp_path / "half")))
     with pytest.raises(UserError, match="unfinished"):
         welcome(folder, place / "new.npz", out=tmp_path / "none", **LEARNS)
@@ -386,7 +383,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def newcomer_like(found: Run, folder: Path, classes: dict[str, str]) -> Path:
-    """Some of the same data's training images, under names of a newcomer's own."""
+    """Write some of the training images under other class names, and return the file."""
     dataset = found.experiment.dataset
     names = np.array(dataset.classes)[dataset.y_train.numpy()]
     rows = np.nonzero(np.isin(names, list(classes)))[0][::2]
@@ -395,7 +392,7 @@ def newcomer_like(found: Run, folder: Path, classes: dict[str, str]) -> Path:
     return folder / "late.npz"
 
 
-def test_discovered_classes_stay_when_a_newcomer_comes(found: Run, tmp_path: Path) -> None:
+def test_discovered_classes_are_kept(found: Run, tmp_path: Path) -> None:
     before = found.server().classes
     assert [entry.name for entry in before.novel] == ["novel-1", "novel-2"]
     run = welcome(found, newcomer_like(found, tmp_path, {"5": "new"}), out=tmp_path / "run", **LEARNS)
@@ -404,7 +401,7 @@ def test_discovered_classes_stay_when_a_newcomer_comes(found: Run, tmp_path: Pat
     assert without_nan(run.evaluate(workers=0).metrics) == pytest.approx(run.metrics)
 
 
-def test_a_newcomer_meets_a_discovered_class_by_the_name_that_somebody_gave_it(found: Run, tmp_path: Path) -> None:
+def test_a_discovered_class_matches_by_the_name_that_the_user_gave_it(found: Run, tmp_path: Path) -> None:
     named = Run(Path(shutil.copytree(found.path, tmp_path / "named")))
     named.name_class("novel-1", "cat")
     file = newcomer_like(found, tmp_path, {"3": "cat", "5": "dog"})
@@ -416,11 +413,11 @@ def test_a_newcomer_meets_a_discovered_class_by_the_name_that_somebody_gave_it(f
     assert run.server().classes.entries[names.index("cat")].origin == "novel"
 
 
-# --- to compare with -----------------------------------------------------------------------------------------
+# --- other methods -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedheal", "fedproto", "fedbn"])
-def test_other_methods_take_the_newcomer_in_without_asking_what_it_brings(
+def test_other_methods_add_the_newcomer_without_discovery(
     method: str, place: Path, source: Run, tmp_path: Path
 ) -> None:
     run = welcome(source, place / "new.npz", method=method, out=tmp_path / "run", **LEARNS)
@@ -432,11 +429,11 @@ def test_other_methods_take_the_newcomer_in_without_asking_what_it_brings(
     assert {name for event in run.events() if event["event"] == "round" for name in event["participants"]} >= {"new"}
 
 
-def test_fedavg_keeps_classes_that_an_earlier_newcomer_brought(place: Path, welcomed: Run, tmp_path: Path) -> None:
+def test_fedavg_keeps_the_classes_of_an_earlier_newcomer(place: Path, welcomed: Run, tmp_path: Path) -> None:
     more = image_file(tmp_path / "more.npz", {"g": 7}, seed=3)
     run = welcome(welcomed, more, method="fedavg", out=tmp_path / "run", **LEARNS)
     assert run.result["classes"] == ["a", "b", "c", "d", "e", "g"]
-    # Rows go by name, and everybody's samples are trained on.
+    # Head rows match by class name, and all clients train on all their samples.
     trained = {
         e["client"]: e["info"]["samples"] for e in run.events() if e["event"] == "client" and e["phase"] == "train"
     }
@@ -444,7 +441,7 @@ def test_fedavg_keeps_classes_that_an_earlier_newcomer_brought(place: Path, welc
     assert trained["more"] == 27
 
 
-def test_a_newcomer_joins_after_a_comparison_too(place: Path, source: Run, tmp_path: Path) -> None:
+def test_a_newcomer_can_join_after_another_method_added_one(place: Path, source: Run, tmp_path: Path) -> None:
     first = welcome(source, place / "new.npz", method="fedavg", out=tmp_path / "first", **LEARNS)
     run = welcome(first, place / "mixed.npz", out=tmp_path / "run", **LEARNS)
     assert run.result["classes"] == ["a", "b", "c", "d", "e", "f"]
@@ -452,7 +449,7 @@ def test_a_newcomer_joins_after_a_comparison_too(place: Path, source: Run, tmp_p
     assert "new" in taking_part["declare-1"]
 
 
-# --- going back ----------------------------------------------------------------------------------------------
+# --- rejected newcomers --------------------------------------------------------------------------------------
 
 FORGETFUL = ["method.discover_epochs=9", "method.new_rows=newcomer", "method.calibrate=false"]
 
@@ -463,7 +460,7 @@ def refused(place: Path, source: Run) -> Run:
     return welcome(source, place / "new.npz", out=place / "refused", **given)
 
 
-def test_a_federation_that_would_forget_is_what_it_was_bit_for_bit(source: Run, refused: Run) -> None:
+def test_if_a_newcomer_is_rejected_the_model_is_bit_equal_to_that_of_the_source_run(source: Run, refused: Run) -> None:
     (judgement,) = refused.findings("judgement")
     assert judgement["refused"] is True
     assert judgement["forgotten"] > 0
@@ -471,24 +468,25 @@ def test_a_federation_that_would_forget_is_what_it_was_bit_for_bit(source: Run, 
     assert refused.server().classes == source.server().classes
     assert refused.server().thresholds == source.server().thresholds
     assert refused.server().state.info["outside"] == ["new"]
-    assert "new is not welcomed: source clients forgot" in " ".join(e["text"] for e in refused.events() if e["event"] == "note")
+    notes = " ".join(event["text"] for event in refused.events() if event["event"] == "note")
+    assert "new is not welcomed: source clients forgot" in notes
 
 
-def test_who_was_refused_is_no_member_when_the_next_one_comes(place: Path, refused: Run, tmp_path: Path) -> None:
+def test_a_rejected_newcomer_is_not_a_member_later(place: Path, refused: Run, tmp_path: Path) -> None:
     run = welcome(refused, place / "mixed.npz", out=tmp_path / "run", **LEARNS)
     assert run.result["classes"] == ["a", "b", "c", "d", "f"]
     assert run.result["clients"] == 4
     assert list(run.config.data.newcomers) == ["mixed"]
-    # And it may try again.
+    # It can be welcomed again.
     again = welcome(refused, place / "new.npz", out=tmp_path / "again", **LEARNS)
     assert again.result["classes"] == ["a", "b", "c", "d", "e"]
 
 
-def test_who_did_not_answer_is_no_member_when_the_next_one_comes(
+def test_a_newcomer_that_does_not_reply_is_not_a_member_later(
     place: Path, source: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def silent(self: Discover, *rest: Any) -> Payload:
-        raise OSError("the line is dead")
+        raise OSError("connection lost")
 
     with monkeypatch.context() as patch:
         patch.setattr(Discover, "local", silent)
@@ -503,7 +501,7 @@ def test_who_did_not_answer_is_no_member_when_the_next_one_comes(
 # --- the command line ----------------------------------------------------------------------------------------
 
 
-def test_the_command_says_what_came_and_ends_with_the_result(place: Path, source: Run, cli: Cli) -> None:
+def test_the_command_prints_what_is_new_and_the_result(place: Path, source: Run, cli: Cli) -> None:
     outcome = cli("welcome", source.path, "--client", place / "new.npz", "--name", "bob", "--rounds", "2")
     assert outcome.code == 0, outcome.err
     assert "bob brings new classes (d, e)" in outcome.err

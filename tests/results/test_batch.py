@@ -1,4 +1,4 @@
-"""Several runs one after the other, and what is shown of them."""
+"""Batches of runs, and their display."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from rich.console import Console
 
 from fedwild import api
 from fedwild.core.errors import UserError
-from fedwild.display.progress import duration
 from fedwild.lifecycle import start as starting
 from fedwild.results.batch import Planned, Progress, Watcher, run_batch
 from fedwild.results.batch_display import BatchDisplay
@@ -31,63 +30,56 @@ def planned(folder: Path, *seeds: int) -> list[Planned]:
     return [Planned(f"seed {s}", api.configure({**TINY, "seed": s}), folder / str(s)) for s in seeds]
 
 
-class Seen(Watcher):
-    """Remembers what it sees."""
+class Recorder(Watcher):
+    """Records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def begin(self, progress: Progress) -> None:
-        self.told.append(f"{progress.total} runs, {progress.kept} kept")
+        self.calls.append(f"{progress.total} runs, {progress.kept} kept")
 
     def run(self, planned: Planned, progress: Progress) -> Listener:
-        self.told.append(f"begin {planned.label}")
+        self.calls.append(f"begin {planned.label}")
         return lambda event: None
 
     def ran(self, planned: Planned, progress: Progress, error: UserError | None) -> None:
-        self.told.append(f"{planned.label}: {error or 'done'}")
+        self.calls.append(f"{planned.label}: {error or 'done'}")
 
 
-def test_runs_are_done_in_order_and_kept_the_next_time(tmp_path: Path) -> None:
-    first, second = Seen(), Seen()
+def test_runs_are_made_in_order_and_kept_the_next_time(tmp_path: Path) -> None:
+    first, second = Recorder(), Recorder()
     assert len(run_batch(planned(tmp_path, 1, 0), first, workers=0).seconds) == 2
-    assert first.told == ["2 runs, 0 kept", "begin seed 1", "seed 1: done", "begin seed 0", "seed 0: done"]
+    assert first.calls == ["2 runs, 0 kept", "begin seed 1", "seed 1: done", "begin seed 0", "seed 0: done"]
     progress = run_batch(planned(tmp_path, 1, 0, 2), second, workers=0)
-    assert second.told == ["3 runs, 2 kept", "begin seed 2", "seed 2: done"]
+    assert second.calls == ["3 runs, 2 kept", "begin seed 2", "seed 2: done"]
     assert (progress.kept, progress.done) == (2, 3)
 
 
-def test_a_failure_stops_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_run_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_for_seed_0(monkeypatch)
-    progress = run_batch(planned(tmp_path, 0, 1), Seen(), workers=0)
-    assert {label: str(error) for label, error in progress.failures.items()} == {"seed 0": "nobody answered"}
+    progress = run_batch(planned(tmp_path, 0, 1), Recorder(), workers=0)
+    assert {label: str(error) for label, error in progress.failures.items()} == {"seed 0": "no replies"}
     assert (tmp_path / "1" / "result.json").exists()
 
 
-def test_a_run_that_was_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (item,) = planned(tmp_path, 0)
-    run_batch([item], Seen(), workers=0)
+    run_batch([item], Recorder(), workers=0)
     before = (item.folder / "model.safetensors").read_bytes()
     unfinish(item.folder)
     monkeypatch.setattr(starting, "start", pytest.fail)
-    run_batch([item], Seen(), workers=0)
+    run_batch([item], Recorder(), workers=0)
     assert (item.folder / "model.safetensors").read_bytes() == before
 
 
-def test_time_left_is_the_mean_of_what_was_done_for_each_run_to_come() -> None:
+def test_the_time_left_is_the_mean_duration_times_the_remaining_runs() -> None:
     progress = Progress(total=5, kept=1)
     assert progress.seconds_left() is None
     progress.seconds += [10.0, 30.0]
     assert progress.seconds_left() == 40.0
     assert progress.seconds_left(running_for=5) == 35.0
     assert progress.seconds_left(running_for=500) == 20.0
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.4, "0.4 s"), (99.4, "99.4 s"), (100, "2 min"), (3600, "60 min"), (7260, "2 h 1 min")]
-)
-def test_durations_are_said_as_people_say_them(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
 
 
 def lines_of(folder: Path, terminal: bool, quiet: bool = False) -> str:
@@ -98,7 +90,7 @@ def lines_of(folder: Path, terminal: bool, quiet: bool = False) -> str:
     return stream.getvalue()
 
 
-def test_each_run_is_a_plain_line_at_its_begin_and_its_end(tmp_path: Path) -> None:
+def test_the_start_and_the_end_of_each_run_are_plain_lines(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, terminal=False).splitlines()
     assert lines[0] == "2 runs"
     assert lines[1] == "run 1/2: seed 0"
@@ -113,21 +105,21 @@ def test_a_terminal_has_one_line_with_the_round(tmp_path: Path) -> None:
     assert "run 2/2: seed 1, round 2/2, about" in text
 
 
-def test_quiet_says_nothing(tmp_path: Path) -> None:
+def test_quiet_prints_nothing(tmp_path: Path) -> None:
     assert lines_of(tmp_path, terminal=False, quiet=True) == ""
 
 
-def test_even_an_error_that_nobody_foresaw_stops_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_does_not_stop_the_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = starting.start
 
     def failing(config: Any, *rest: Any) -> Any:
         done = start(config, *rest)
         if config.seed == 0:
-            raise ZeroDivisionError("a method's own mistake")
+            raise ZeroDivisionError("an error in a method")
         return done
 
     monkeypatch.setattr(starting, "start", failing)
-    progress = run_batch(planned(tmp_path, 0, 1), Seen(), workers=0)
-    resume = f"`fedwild resume {tmp_path / '0'}` shows all of it"
-    assert str(progress.failures["seed 0"]) == f"ZeroDivisionError: a method's own mistake ({resume})"
+    progress = run_batch(planned(tmp_path, 0, 1), Recorder(), workers=0)
+    advice = f"try `fedwild resume {tmp_path / '0'}`"
+    assert str(progress.failures["seed 0"]) == f"ZeroDivisionError: an error in a method ({advice})"
     assert (tmp_path / "1" / "result.json").exists()

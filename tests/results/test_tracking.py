@@ -1,4 +1,4 @@
-"""Event files for TensorBoard: what is in them is what the run's own log says."""
+"""Event files for TensorBoard agree with the log of the run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fedwild import api
-from fedwild.api import Run
-from fedwild.runs.folder import RunFolder
+from fedwild.lifecycle.run import Run
 from fedwild.results.tracking import Scalars, hyperparameters, tracked
+from fedwild.runs.folder import RunFolder
 from tests.conftest import TINY, Cli, Refused, unfinish
 
 accumulator = pytest.importorskip(
@@ -22,14 +22,14 @@ accumulator = pytest.importorskip(
 
 
 def read_back(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
-    """By name, what TensorBoard reads: round, value, time."""
+    """Return what TensorBoard reads, by name: round, value, time."""
     read = accumulator.EventAccumulator(str(folder), purge_orphaned_data=False)
     read.Reload()
     return {tag: [(e.step, e.value, e.wall_time) for e in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
 
 
 def expected(run: Path, name: str) -> list[tuple[int, float, float]]:
-    """The same from the run's log, for loss and metrics."""
+    """Return the same from the log of the run, for loss and metrics."""
     points = []
     for event in Run(run).events():
         if event["event"] == "round":
@@ -40,14 +40,14 @@ def expected(run: Path, name: str) -> list[tuple[int, float, float]]:
 
 
 def same(read: list[tuple[int, float, float]], wanted: list[tuple[int, float, float]]) -> bool:
-    """Values are stored in single precision."""
+    """Whether points are equal; values are stored in single precision."""
     return [point[0] for point in read] == [point[0] for point in wanted] and all(
         a[1:] == pytest.approx(b[1:], rel=1e-6) for a, b in zip(read, wanted, strict=True)
     )
 
 
 def check_file(run: Path, folder: Path) -> None:
-    """The file in a folder says what the run's log says, all of it and once."""
+    """Check that the file in a folder has everything in the log, once."""
     scalars, rounds = read_back(folder), [e for e in Run(run).events() if e["event"] == "round"]
     measured = {f"metrics/{key}" for e in rounds for key, value in (e["metrics"] or {}).items() if value is not None}
     counted = {"seconds/training", "seconds/evaluation", "bytes/up", "bytes/down"}
@@ -62,18 +62,18 @@ def check_file(run: Path, folder: Path) -> None:
         assert point[1] == sum(e["bytes_up"] for e in replies) > 0
 
 
-def test_a_run_with_tensorboard_writes_what_its_log_says(cli: Cli) -> None:
+def test_run_with_tensorboard_writes_what_is_in_its_log(cli: Cli) -> None:
     done = cli("run", *TINY, "--rounds", "3", "--out", "run", "--tensorboard", "--quiet")
     assert done.code == 0, done.err
     check_file(Path("run"), Path("run/tensorboard"))
 
 
-def test_without_the_option_nothing_is_written(cli: Cli) -> None:
+def test_nothing_is_written_without_the_option(cli: Cli) -> None:
     assert cli("run", *TINY, "--rounds", "1", "--out", "run", "--quiet").code == 0
     assert not Path("run/tensorboard").exists()
 
 
-def test_a_resumed_run_has_every_round_once(cli: Cli, finished: Path) -> None:
+def test_resumed_run_has_each_round_once(cli: Cli, finished: Path) -> None:
     assert cli("track", finished, "--quiet").code == 0
     unfinish(finished, rounds=1)
     assert cli("resume", finished, "--tensorboard", "--quiet").code == 0
@@ -81,12 +81,12 @@ def test_a_resumed_run_has_every_round_once(cli: Cli, finished: Path) -> None:
     check_file(finished, finished / "tensorboard")
 
 
-def test_resuming_a_finished_run_writes_its_file_all_the_same(cli: Cli, finished: Path) -> None:
+def test_resuming_a_finished_run_writes_its_file(cli: Cli, finished: Path) -> None:
     assert cli("resume", finished, "--tensorboard", "--quiet").code == 0
     check_file(finished, finished / "tensorboard")
 
 
-def test_a_welcomed_client_has_the_rounds_before_it_too(cli: Cli) -> None:
+def test_welcome_includes_the_rounds_of_the_run_that_it_continues(cli: Cli) -> None:
     assert cli("run", *TINY, "--rounds", "2", "--out", "before", "--quiet").code == 0
     newcomer = ("--client", "synthetic:8x8x1:4:80", "--name", "new", "--rounds", "1", "--workers", "0")
     done = cli("welcome", "before", *newcomer, "--out", "after", "--tensorboard", "--quiet")
@@ -95,13 +95,13 @@ def test_a_welcomed_client_has_the_rounds_before_it_too(cli: Cli) -> None:
     assert [point[0] for point in read_back(Path("after/tensorboard"))["loss"]][:2] == [1, 2]
 
 
-def test_track_writes_a_folder_for_each_run_and_says_how_to_look(cli: Cli, finished: Path, tmp_path: Path) -> None:
+def test_track_writes_a_folder_per_run_and_prints_how_to_view_them(cli: Cli, finished: Path, tmp_path: Path) -> None:
     assert cli("run", *TINY, "--rounds", "1", "--out", "other", "--quiet").code == 0
     done = cli("track", "finished", "other", "--out", "compare")
     assert done.out.splitlines() == [
         "compare/finished",
         "compare/other",
-        "look at them: `tensorboard --logdir compare`",
+        "to view them: `tensorboard --logdir compare`",
     ]
     check_file(finished, tmp_path / "compare/finished")
     check_file(tmp_path / "other", tmp_path / "compare/other")
@@ -109,7 +109,7 @@ def test_track_writes_a_folder_for_each_run_and_says_how_to_look(cli: Cli, finis
     assert json.loads(cli("track", "other", "--json").out) == {"other": "other/tensorboard"}
 
 
-def test_track_of_an_unfinished_run_has_the_rounds_that_were_done(cli: Cli, finished: Path) -> None:
+def test_track_of_an_unfinished_run_has_its_completed_rounds(cli: Cli, finished: Path) -> None:
     events = finished / "events.jsonl"
     lines = events.read_text().splitlines(keepends=True)
     second = next(i for i, line in enumerate(lines) if '"round"' in line and '"index": 1' in line and '"loss"' in line)
@@ -121,17 +121,17 @@ def test_track_of_an_unfinished_run_has_the_rounds_that_were_done(cli: Cli, fini
     assert same(points, expected(finished, "loss"))
 
 
-def test_clients_losses_are_written_if_asked_for(cli: Cli, finished: Path) -> None:
+def test_losses_of_clients_are_written_on_request(cli: Cli, finished: Path) -> None:
     assert cli("track", finished, "--clients", "--quiet").code == 0
     scalars = read_back(finished / "tensorboard")
     for client in ("client-00", "client-01"):
-        told = [e for e in Run(finished).events() if e["event"] == "client" and e["client"] == client]
-        wanted = [(e["index"] + 1, e["info"]["loss"], e["time"]) for e in told]
+        replies = [e for e in Run(finished).events() if e["event"] == "client" and e["client"] == client]
+        wanted = [(e["index"] + 1, e["info"]["loss"], e["time"]) for e in replies]
         assert len(wanted) == 3
         assert same(scalars[f"client_loss/{client}"], wanted)
 
 
-def test_the_settings_are_there_as_text_and_as_hyperparameters(cli: Cli, finished: Path) -> None:
+def test_settings_are_written_as_text_and_as_hyperparameters(cli: Cli, finished: Path) -> None:
     from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
     assert cli("track", finished, "--quiet").code == 0
@@ -146,13 +146,13 @@ def test_the_settings_are_there_as_text_and_as_hyperparameters(cli: Cli, finishe
     assert metadata.SESSION_END_INFO_TAG in read.summary_metadata
 
 
-def test_hyperparameters_are_numbers_texts_or_json() -> None:
+def test_hyperparameters_are_numbers_text_or_json() -> None:
     tables = {"seed": 3, "method": {"lr": 0.1, "name": "x", "deep": {"on": True}}, "model": {"hidden": [4, 2]}}
     flat = {"seed": 3, "method.lr": 0.1, "method.name": "x", "method.deep.on": "true", "model.hidden": "[4, 2]"}
     assert hyperparameters(tables) == flat
 
 
-def test_what_is_not_defined_is_left_out() -> None:
+def test_undefined_values_are_omitted() -> None:
     scalars = Scalars(by_client=True)
     scalars.of({"event": "round-start", "index": 0})
     client = {"event": "client", "index": 0, "client": "a", "bytes_up": 5, "bytes_down": 7, "info": {"loss": None}}
@@ -170,7 +170,7 @@ def test_what_is_not_defined_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("measured", [True, False])
-def test_figures_from_the_very_end_belong_to_the_last_round_and_are_written_once(measured: bool) -> None:
+def test_final_metrics_belong_to_the_last_round_and_are_written_once(measured: bool) -> None:
     scalars, metrics = Scalars(), {"auroc": 0.5}
     scalars.of({"event": "start", "next_index": 0, "rounds": 4})
     scalars.of({"event": "round-start", "index": 3})
@@ -182,41 +182,44 @@ def test_figures_from_the_very_end_belong_to_the_last_round_and_are_written_once
 
 
 @pytest.mark.parametrize("command", ["run", "resume", "welcome", "track"])
-def test_without_tensorboard_one_sentence_says_how_to_install_it(
+def test_missing_tensorboard_is_one_sentence(
     command: str, refused: Refused, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.startswith(("tensorboard", "torch.utils.tensorboard"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    arguments = {
+    arguments: dict[str, list[str | Path]] = {
         "run": ["run", *TINY, "--tensorboard"],
         "resume": ["resume", finished, "--tensorboard"],
         "welcome": ["welcome", finished, "--client", "digits", "--tensorboard"],
         "track": ["track", finished],
     }
-    said = refused(*arguments[command])
-    assert said == "error: TensorBoard is not installed: pip install 'fedwild[track]'.\n"
+    message = refused(*arguments[command])
+    assert message == "error: TensorBoard is not installed: pip install 'fedwild[track]'.\n"
 
 
-def test_what_cannot_be_tracked_is_refused_in_a_sentence(refused: Refused, finished: Path, tmp_path: Path) -> None:
+def test_invalid_arguments_are_rejected(refused: Refused, finished: Path, tmp_path: Path) -> None:
     assert "run folder 'nowhere' does not exist" in refused("track", "nowhere")
     (tmp_path / "file").write_text("")
     assert "'file/finished' cannot be written: Not a directory" in refused("track", finished, "--out", "file")
 
 
-def test_two_runs_of_one_name_cannot_share_a_place(refused: Refused, finished: Path, tmp_path: Path) -> None:
+def test_runs_with_equal_names_are_rejected(refused: Refused, finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / "twin" / "finished")
-    said = refused("track", "finished", "twin/finished", "--out", "both")
-    assert "'finished' and 'twin/finished' would both be 'finished' in --out" in said
+    message = refused("track", "finished", "twin/finished", "--out", "both")
+    assert "'finished' and 'twin/finished' would both be 'finished' in --out" in message
 
 
-def test_a_run_under_way_is_left_alone(cli: Cli, finished: Path, tmp_path: Path) -> None:
+def test_run_in_progress_is_not_changed(
+    cli: Cli, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedwild.runs.folder.LOCK_PATIENCE", 0)
     running = RunFolder.open(finished)
     running.lock()
     try:
         done = cli("track", finished)
         assert done.code == 2
-        assert "is in use by another process. Name another place with --out DIR." in done.err
+        assert "is in use by another process. Choose another folder with --out DIR." in done.err
         assert not (finished / "tensorboard").exists()
         assert cli("track", finished, "--out", "elsewhere", "--quiet").code == 0
     finally:
@@ -224,15 +227,15 @@ def test_a_run_under_way_is_left_alone(cli: Cli, finished: Path, tmp_path: Path)
     check_file(finished, tmp_path / "elsewhere" / "finished")
 
 
-def test_the_listener_is_passed_on_everything(finished: Path) -> None:
-    told: list[dict[str, Any]] = []
-    with tracked(told.append, True, finished) as listener:
+def test_listener_receives_every_event(finished: Path) -> None:
+    received: list[dict[str, Any]] = []
+    with tracked(received.append, True, finished) as listener:
         for event in Run(finished).events():
             listener(event)
-    assert told == Run(finished).events()
+    assert received == Run(finished).events()
 
 
-def test_every_round_can_be_seen_as_soon_as_it_is_done(tmp_path: Path) -> None:
+def test_each_round_is_written_at_once(tmp_path: Path) -> None:
     seen: list[list[int]] = []
 
     def look(event: dict[str, Any]) -> None:
@@ -246,7 +249,7 @@ def test_every_round_can_be_seen_as_soon_as_it_is_done(tmp_path: Path) -> None:
     assert seen == [[], [1], [1, 2]]
 
 
-def test_folders_that_hold_runs_are_looked_through(cli: Cli, finished: Path, tmp_path: Path) -> None:
+def test_folders_that_contain_runs_are_searched(cli: Cli, finished: Path, tmp_path: Path) -> None:
     deep = tmp_path / "runs" / "sweep-x" / "one"
     shutil.copytree(finished, deep)
     shutil.copytree(finished, tmp_path / "runs" / "two")

@@ -1,4 +1,4 @@
-"""Every kind of bad input: exit code 2, one sentence per problem, no traceback, nothing written."""
+"""Invalid input: exit code 2, one sentence per problem, no traceback, nothing written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RUN = ("run", *TINY, "--rounds", "1")
 
 
 def own(path: str | Path) -> tuple[str, ...]:
-    """Arguments of a small run on the user's own data."""
+    """Return the arguments of a small run on the user's own data."""
     return ("run", "--data", str(path), *TINY[2:-2], "--rounds", "1")
 
 
@@ -90,7 +90,9 @@ def own(path: str | Path) -> tuple[str, ...]:
     ],
     ids=lambda value: " ".join(value) if value and value[0].startswith("--") else None,
 )
-def test_a_wrong_setting_is_one_sentence(arguments: tuple[str, ...], words: tuple[str, ...], refused: Refused) -> None:
+def test_an_invalid_setting_is_one_sentence(
+    arguments: tuple[str, ...], words: tuple[str, ...], refused: Refused
+) -> None:
     drop = [i for i, word in enumerate(TINY) if word == "--data"] if "--data" in arguments else []
     base = [word for i, word in enumerate(TINY) if i not in {j + k for j in drop for k in (0, 1)}]
     error = refused("run", *base, "--rounds", "1", *arguments)
@@ -98,13 +100,13 @@ def test_a_wrong_setting_is_one_sentence(arguments: tuple[str, ...], words: tupl
     assert all(word in error for word in words), error
 
 
-def test_a_network_for_inputs_of_another_shape_is_refused(refused: Refused) -> None:
+def test_a_network_for_another_input_shape_is_rejected(refused: Refused) -> None:
     error = refused("run", *TINY[:8], "--model", "resnet-18-3d")
     assert "model 'resnet-18-3d'" in error
     assert "(1, 8, 8)" in error
 
 
-def test_all_that_is_wrong_is_told_at_once(refused: Refused) -> None:
+def test_all_problems_are_reported_at_once(refused: Refused) -> None:
     Path("my.toml").write_text('[method]\nlr = [1]\nepoch = 3\n[data]\nvalidation = "much"\n[nonsense]\nx = 1\n')
     error = refused("run", "my.toml", "--model", "mlpp", "--seed", "-4", "--set", "score.name=none")
     lines = error.splitlines()
@@ -113,14 +115,14 @@ def test_all_that_is_wrong_is_told_at_once(refused: Refused) -> None:
     assert len(lines) == 7
 
 
-def test_a_syntax_error_is_told_with_its_place(refused: Refused) -> None:
+def test_a_syntax_error_is_reported_with_its_line(refused: Refused) -> None:
     Path("broken.toml").write_text("seed = 1\n[method\nlr = 1\n")
     error = refused("run", "broken.toml")
     assert "'broken.toml' is not valid TOML" in error
     assert "line 2" in error
 
 
-def test_rounds_for_a_method_without_rounds_is_refused(refused: Refused) -> None:
+def test_rounds_of_a_method_without_rounds_are_rejected(refused: Refused) -> None:
     assert "method.rounds is not a setting" in refused("run", *TINY, "--method", "local-only", "--rounds", "3")
 
 
@@ -137,14 +139,16 @@ def test_rounds_for_a_method_without_rounds_is_refused(refused: Refused) -> None
     ],
     ids=" ".join,
 )
-def test_a_wrong_command_is_one_sentence(arguments: tuple[str, ...], words: tuple[str, ...], refused: Refused) -> None:
+def test_an_invalid_command_is_one_sentence(
+    arguments: tuple[str, ...], words: tuple[str, ...], refused: Refused
+) -> None:
     error = refused(*arguments)
     assert len(error.splitlines()) == 1
     assert all(word in error for word in words)
 
 
 @pytest.mark.parametrize("picture", ["no/such/folder/x.png", ".", "x.jpg"])
-def test_a_picture_that_cannot_be_written_is_one_sentence(picture: str, refused: Refused) -> None:
+def test_an_unwritable_picture_is_one_sentence(picture: str, refused: Refused) -> None:
     assert f"--out '{picture}'" in refused("data", "show", *TINY[:6], "--out", picture)
 
 
@@ -167,7 +171,7 @@ def test_a_picture_that_cannot_be_written_is_one_sentence(picture: str, refused:
         ({"x": IMAGES[:4], "y": LABELS[:4]}, ("too few", "data.test_fraction")),
     ],
 )
-def test_arrays_that_are_no_data_set_are_refused(
+def test_arrays_that_are_not_a_data_set_are_rejected(
     arrays: dict[str, np.ndarray], words: tuple[str, ...], refused: Refused
 ) -> None:
     np.savez("mine.npz", **arrays)
@@ -178,7 +182,7 @@ def test_arrays_that_are_no_data_set_are_refused(
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
-def test_a_truncated_npz_is_refused(share: float, refused: Refused) -> None:
+def test_a_truncated_npz_is_rejected(share: float, refused: Refused) -> None:
     np.savez("mine.npz", x=IMAGES, y=LABELS)
     whole = Path("mine.npz").read_bytes()
     Path("mine.npz").write_bytes(whole[: int(share * len(whole))])
@@ -190,7 +194,7 @@ def test_an_npz_of_objects_is_never_unpickled(refused: Refused) -> None:
     assert "mine.npz cannot be read" in refused(*own("mine.npz"))
 
 
-def test_a_missing_file_and_one_of_an_unknown_kind_are_refused(refused: Refused) -> None:
+def test_missing_files_and_unknown_formats_are_rejected(refused: Refused) -> None:
     Path("notes.txt").write_text("x")
     assert "'none.npz' does not exist" in refused(*own("none.npz"))
     assert "'notes.txt'" in refused(*own("notes.txt"))
@@ -204,7 +208,7 @@ def image_folder() -> Path:
     return Path("images")
 
 
-def test_an_empty_folder_and_an_empty_class_are_refused(refused: Refused) -> None:
+def test_empty_folders_and_empty_classes_are_rejected(refused: Refused) -> None:
     Path("empty").mkdir()
     assert "empty has no images" in refused(*own("empty"))
     (image_folder() / "c").mkdir()
@@ -212,14 +216,14 @@ def test_an_empty_folder_and_an_empty_class_are_refused(refused: Refused) -> Non
 
 
 @pytest.mark.parametrize("content", [b"", b"not an image", None])
-def test_an_unreadable_image_in_a_folder_is_refused_by_name(content: bytes | None, refused: Refused) -> None:
+def test_an_unreadable_image_is_rejected_by_name(content: bytes | None, refused: Refused) -> None:
     bad = image_folder() / "a" / "bad.png"
     whole = Path("images/a/0.png").read_bytes()
     bad.write_bytes(whole[: len(whole) // 2] if content is None else content)
     assert "images/a/bad.png cannot be read as an image" in refused(*own("images"))
 
 
-def test_images_of_different_sizes_are_refused_with_the_setting_that_helps(refused: Refused) -> None:
+def test_images_of_different_sizes_are_rejected_with_the_setting_that_helps(refused: Refused) -> None:
     Image.new("L", (9, 9)).save(image_folder() / "a" / "big.png")
     error = refused(*own("images"))
     assert "big.png" in error
@@ -237,7 +241,7 @@ def test_images_of_different_sizes_are_refused_with_the_setting_that_helps(refus
         ("path,label,split\nimages/a/0.png,a,both\n", ("line 2", "'both'", "train or test")),
     ],
 )
-def test_a_csv_that_is_no_list_of_images_is_refused(text: str, words: tuple[str, ...], refused: Refused) -> None:
+def test_a_csv_that_is_not_a_list_of_images_is_rejected(text: str, words: tuple[str, ...], refused: Refused) -> None:
     image_folder()
     Path("mine.csv").write_text(text)
     error = refused(*own("mine.csv"))
@@ -245,20 +249,20 @@ def test_a_csv_that_is_no_list_of_images_is_refused(text: str, words: tuple[str,
     assert all(word in error for word in words)
 
 
-# --- where runs go -------------------------------------------------------------------------------------------
+# --- the run folder ------------------------------------------------------------------------------------------
 
 
-def test_an_out_folder_with_something_in_it_is_never_touched(refused: Refused, finished: Path) -> None:
-    assert f"--out {str(finished)!r} exists already" in refused(*RUN, "--out", finished)
+def test_an_out_folder_with_files_is_never_changed(refused: Refused, finished: Path) -> None:
+    assert f"--out {str(finished)!r} already exists" in refused(*RUN, "--out", finished)
     Path("file").write_text("precious")
-    assert "--out 'file' exists already" in refused(*RUN, "--out", "file")
+    assert "--out 'file' already exists" in refused(*RUN, "--out", "file")
     Path("hidden").mkdir()
     Path("hidden/.keep").touch()
-    assert "--out 'hidden' exists already" in refused(*RUN, "--out", "hidden")
+    assert "--out 'hidden' already exists" in refused(*RUN, "--out", "hidden")
 
 
 @pytest.mark.parametrize("out", ["file/run", "file/deep/run", "/proc/no/run", "x" * 300])
-def test_an_out_folder_that_cannot_be_made_is_one_sentence(out: str, refused: Refused) -> None:
+def test_an_out_folder_that_cannot_be_created_is_one_sentence(out: str, refused: Refused) -> None:
     Path("file").write_text("precious")
     error = refused(*RUN, "--out", out)
     assert len(error.splitlines()) == 1
@@ -266,13 +270,13 @@ def test_an_out_folder_that_cannot_be_made_is_one_sentence(out: str, refused: Re
     assert out in error
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
 def test_an_out_folder_in_a_folder_without_permission_is_one_sentence(refused: Refused) -> None:
     Path("locked").mkdir(mode=0o500)
     assert "locked" in refused(*RUN, "--out", "locked/run")
 
 
-def test_an_out_link_that_leads_nowhere_is_one_sentence(refused: Refused) -> None:
+def test_a_broken_out_link_is_one_sentence(refused: Refused) -> None:
     os.symlink("nowhere", "link")
     assert "link" in refused(*RUN, "--out", "link")
 
@@ -281,7 +285,7 @@ def test_an_out_link_that_leads_nowhere_is_one_sentence(refused: Refused) -> Non
 
 
 def newcomer(*names: str, shape: tuple[int, ...] = (8, 8), count: int = 40, file: str = "late.npz") -> str:
-    """Somebody's samples of classes with these names."""
+    """Write samples of classes with these names, and return the file."""
     x = np.resize(IMAGES, (count, *shape)) if len(shape) > 1 else np.resize(IMAGES / 255, (count, *shape))
     np.savez(file, x=x, y=np.resize(np.array(names), count))
     return file
@@ -292,14 +296,14 @@ def welcoming(run: Path, client: str | Path, *arguments: str) -> tuple[str, ...]
 
 
 def refused_once(refused: Refused, *arguments: str) -> str:
-    """The one sentence of a refusal."""
+    """Return the only sentence of an error."""
     error = refused(*arguments)
     assert len(error.splitlines()) == 1, error
     assert not Path("runs").exists()
     return error
 
 
-def test_a_newcomer_without_samples_is_refused(refused: Refused, finished: Path) -> None:
+def test_a_newcomer_without_samples_is_rejected(refused: Refused, finished: Path) -> None:
     Path("empty").mkdir()
     assert "empty has no images" in refused_once(refused, *welcoming(finished, "empty"))
     np.savez("none.npz", x=IMAGES[:0], y=LABELS[:0])
@@ -315,22 +319,20 @@ def test_a_missing_path_of_a_newcomer_is_rejected(refused: Refused, finished: Pa
 
 
 @pytest.mark.parametrize("name", ["unknown", "Unknown", "UNKNOWN", " unknown"])
-def test_a_class_called_unknown_is_refused(name: str, refused: Refused, finished: Path) -> None:
+def test_a_class_called_unknown_is_rejected(name: str, refused: Refused, finished: Path) -> None:
     error = refused_once(refused, *welcoming(finished, newcomer(name, "7")))
     assert f"newcomer 'late': class {name!r} is not allowed" in error
     assert "Rename the class, or exclude it" in error
 
 
-def test_samples_of_unknown_alone_are_refused_and_a_name_for_them_is_accepted(
-    refused: Refused, cli: Cli, finished: Path
-) -> None:
+def test_a_class_called_unknown_can_be_renamed_with_a_label(refused: Refused, cli: Cli, finished: Path) -> None:
     late = newcomer("unknown")
     assert "class 'unknown' is not allowed" in refused_once(refused, *welcoming(finished, late))
     assert cli(*welcoming(finished, late, "--label", "unknown=ant", "--out", "run")).code == 0
 
 
 @pytest.mark.parametrize("shape", [(9, 8), (16, 16), (8, 8, 3)])
-def test_images_of_another_size_or_number_of_channels_need_a_declared_resize(
+def test_images_of_another_shape_need_resize(
     shape: tuple[int, ...], refused: Refused, cli: Cli, finished: Path
 ) -> None:
     late = newcomer("0", "7", shape=shape)
@@ -343,7 +345,7 @@ def test_images_of_another_size_or_number_of_channels_need_a_declared_resize(
     assert outcome.code == 0, outcome.err
 
 
-def test_vectors_are_no_images_and_vectors_of_another_length_are_refused(
+def test_vectors_instead_of_images_and_vectors_of_another_length_are_rejected(
     refused: Refused, cli: Cli, finished: Path
 ) -> None:
     vectors = newcomer("0", "7", shape=(64,))
@@ -360,9 +362,7 @@ def test_vectors_are_no_images_and_vectors_of_another_length_are_refused(
     assert cli(*welcoming(Path("home"), newcomer("0", "7", shape=(12,)), "--out", "run")).code == 0
 
 
-def test_names_that_differ_by_case_from_the_federation_s_are_refused_and_a_label_puts_it_right(
-    refused: Refused, cli: Cli
-) -> None:
+def test_names_that_differ_only_by_case_are_rejected_and_a_label_fixes_them(refused: Refused, cli: Cli) -> None:
     home = newcomer("cat", "dog", count=60, file="home.npz")
     run = ("run", "--data", home, "--clients", "2", "--partition", "iid", "--rounds", "1", "--workers", "0")
     assert cli(*run, "--out", "home").code == 0
@@ -377,7 +377,9 @@ def test_names_that_differ_by_case_from_the_federation_s_are_refused_and_a_label
     assert set(json.loads(outcome.out)["classes"]) <= {"cat", "dog", "ant"}
 
 
-def test_names_of_its_own_that_differ_by_case_are_refused(refused: Refused, cli: Cli, finished: Path) -> None:
+def test_two_names_of_a_newcomer_that_differ_only_by_case_are_rejected(
+    refused: Refused, cli: Cli, finished: Path
+) -> None:
     late = newcomer("Ant", "ant")
     error = refused_once(refused, *welcoming(finished, late))
     assert "'ant' differs from 'Ant' only by case" in error
@@ -385,7 +387,9 @@ def test_names_of_its_own_that_differ_by_case_are_refused(refused: Refused, cli:
     assert cli(*welcoming(finished, late, "--label", "Ant=bee", "--out", "run")).code == 0
 
 
-def test_names_that_differ_by_case_from_a_member_s_are_refused(refused: Refused, cli: Cli, finished: Path) -> None:
+def test_names_that_differ_only_by_case_from_those_of_a_member_are_rejected(
+    refused: Refused, cli: Cli, finished: Path
+) -> None:
     first = newcomer("ant", "bee", file="first.npz")
     assert cli(*welcoming(finished, first, "--out", "run", "--set", "method.rule=fixed")).code == 0
     error = refused_once(refused, *welcoming(Path("run"), newcomer("Bee")))
@@ -402,12 +406,15 @@ def test_names_that_differ_by_case_from_a_member_s_are_refused(refused: Refused,
         (("--label", "7=Unknown"), ("'Unknown' is not allowed",)),
         (("--class", "9"), ("data.newcomers.late.classes: class '9' is not known", "Available: 7, 8")),
         (("--domain", "night"), ("data.newcomers.late", "'night'")),
-        (("--name", "client-00"), ("newcomer 'client-00'", "has this name", "--name")),
+        (("--name", "client-00"), ("newcomer 'client-00'", "already has this name", "--name")),
         (("--name", "a/b"), ("client name 'a/b' is not allowed",)),
         (("--max-forgetting", "2"), ("method.max_forgetting = 2", "<= 1")),
         (("--max-forgetting", "much"), ("method.max_forgetting = 'much'", "number")),
         (("--max-forgetting", "-0.1"), ("method.max_forgetting = -0.1", ">= 0")),
-        (("--max-forgetting", "0.1", "--method", "fedavg"), ("--max-forgetting 0.1", "'fedavg' never goes back")),
+        (
+            ("--max-forgetting", "0.1", "--method", "fedavg"),
+            ("--max-forgetting 0.1", "'fedavg' cannot reject"),
+        ),
         (("--method", "gainz"), ("method 'gainz'", "Did you mean 'gains'?")),
         (("--rounds", "few"), ("method.adapt_rounds = 'few'", "whole number")),
         (("--rounds", "-1"), ("method.adapt_rounds = -1", ">= 0")),
@@ -418,25 +425,25 @@ def test_names_that_differ_by_case_from_a_member_s_are_refused(refused: Refused,
     ],
     ids=lambda value: " ".join(value) if value[0].startswith("--") else None,
 )
-def test_a_wrong_word_to_welcome_is_one_sentence(
+def test_an_invalid_option_of_welcome_is_one_sentence(
     arguments: tuple[str, ...], words: tuple[str, ...], refused: Refused, finished: Path
 ) -> None:
     error = refused_once(refused, *welcoming(finished, newcomer("7", "8"), *arguments))
     assert all(word in error for word in words), error
 
 
-def test_a_method_that_cannot_go_on_from_a_run_is_refused(refused: Refused, finished: Path) -> None:
+def test_a_method_that_cannot_start_from_a_run_is_rejected(refused: Refused, finished: Path) -> None:
     arguments = ("welcome", str(finished), "--client", newcomer("7"), "--method", "local-only")
     assert "method 'local-only' cannot begin with another run's model" in refused_once(refused, *arguments)
 
 
-def test_a_newcomer_called_as_an_earlier_one_is_refused(refused: Refused, cli: Cli, finished: Path) -> None:
+def test_a_newcomer_with_the_name_of_an_earlier_one_is_rejected(refused: Refused, cli: Cli, finished: Path) -> None:
     late = newcomer("7", "8")
     assert cli(*welcoming(finished, late, "--out", "run", "--set", "method.rule=fixed")).code == 0
-    assert "a client of the federation has this name" in refused_once(refused, *welcoming(Path("run"), late))
+    assert "a client already has this name" in refused_once(refused, *welcoming(Path("run"), late))
 
 
-def test_only_a_finished_run_welcomes(refused: Refused, finished: Path) -> None:
+def test_only_a_finished_run_can_welcome(refused: Refused, finished: Path) -> None:
     late = newcomer("7")
     assert "'none' does not exist" in refused_once(refused, *welcoming(Path("none"), late))
     assert "is not a run folder" in refused_once(refused, *welcoming(Path("."), late))
@@ -459,14 +466,16 @@ def test_only_a_finished_run_welcomes(refused: Refused, finished: Path) -> None:
         ("data.newcommers={ann={name='late.npz'}}", ("data.newcommers is not a setting", "'newcomers'")),
     ],
 )
-def test_a_wrong_newcomer_in_the_settings_is_told(setting: str, words: tuple[str, ...], refused: Refused) -> None:
+def test_an_invalid_newcomer_in_the_settings_is_rejected(
+    setting: str, words: tuple[str, ...], refused: Refused
+) -> None:
     newcomer("0", "1")
     error = refused("run", *TINY, "--method", "gains", "--rounds", "1", "--set", setting)
     assert all(word in error for word in words), error
     assert "Traceback" not in error
 
 
-# --- run folders ---------------------------------------------------------------------------------------------
+# --- damaged run folders -------------------------------------------------------------------------------------
 
 COMMANDS = (("resume",), ("evaluate",), ("predict", "image.png"))
 
@@ -482,7 +491,7 @@ def image(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("image")
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_a_folder_that_is_no_run_is_refused(command: tuple[str, ...], refused: Refused) -> None:
+def test_a_folder_that_is_not_a_run_is_rejected(command: tuple[str, ...], refused: Refused) -> None:
     Path("empty").mkdir()
     assert "'none' does not exist" in refused(*on(command, "none"))
     assert "'empty' is not a run folder: it has no config.toml" in refused(*on(command, "empty"))
@@ -503,7 +512,7 @@ def test_a_folder_that_is_no_run_is_refused(command: tuple[str, ...], refused: R
         ("splits.npz", b"", "splits.npz"),
     ],
 )
-def test_a_damaged_run_folder_is_refused_with_the_file(
+def test_a_damaged_file_is_named(
     command: tuple[str, ...], file: str, content: bytes, words: str, refused: Refused, finished: Path
 ) -> None:
     if (file, command[0]) == ("splits.npz", "predict"):
@@ -516,7 +525,7 @@ def test_a_damaged_run_folder_is_refused_with_the_file(
 @pytest.mark.usefixtures("image")
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 @pytest.mark.parametrize("keep", [0, 5, 100, -10])
-def test_a_checkpoint_cut_short_is_told_with_the_file_and_what_to_do(
+def test_a_truncated_checkpoint_is_named_with_advice(
     command: tuple[str, ...], keep: int, refused: Refused, finished: Path
 ) -> None:
     checkpoint = unfinish(finished) / "checkpoints" / "000002.safetensors"
@@ -529,15 +538,13 @@ def test_a_checkpoint_cut_short_is_told_with_the_file_and_what_to_do(
 
 @pytest.mark.usefixtures("image")
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_a_checkpoint_that_is_another_payload_is_told_with_the_file(
-    command: tuple[str, ...], refused: Refused, finished: Path
-) -> None:
+def test_a_checkpoint_with_another_payload_is_named(command: tuple[str, ...], refused: Refused, finished: Path) -> None:
     checkpoint = unfinish(finished) / "checkpoints" / "000002.safetensors"
     checkpoint.write_bytes(Payload({}, {"samples": 3}).encode())
     assert str(checkpoint) in refused(*on(command, finished))
 
 
-def test_deleting_a_damaged_checkpoint_goes_on_from_the_one_before(cli: Cli, finished: Path) -> None:
+def test_deleting_a_damaged_checkpoint_resumes_from_the_one_before(cli: Cli, finished: Path) -> None:
     model = (finished / "model.safetensors").read_bytes()
     unfinish(finished, rounds=3)
     damaged = finished / "checkpoints" / "000003.safetensors"
@@ -546,11 +553,11 @@ def test_deleting_a_damaged_checkpoint_goes_on_from_the_one_before(cli: Cli, fin
     damaged.unlink()
     outcome = cli("resume", finished)
     assert outcome.code == 0
-    assert "going on with round 3 of 3" in outcome.err
+    assert "resuming at round 3 of 3" in outcome.err
     assert (finished / "model.safetensors").read_bytes() == model
 
 
-def test_a_damaged_model_is_told_with_the_file(refused: Refused, finished: Path) -> None:
+def test_a_damaged_model_is_named(refused: Refused, finished: Path) -> None:
     model = finished / "model.safetensors"
     model.write_bytes(model.read_bytes()[:-10])
     error = refused("evaluate", finished)
@@ -558,7 +565,7 @@ def test_a_damaged_model_is_told_with_the_file(refused: Refused, finished: Path)
     assert "damaged" in error
 
 
-def test_a_damaged_result_is_told_with_the_file(refused: Refused, finished: Path) -> None:
+def test_a_damaged_result_is_named(refused: Refused, finished: Path) -> None:
     (finished / "result.json").write_text("{")
     assert "result.json" in refused("resume", finished)
 
@@ -607,13 +614,13 @@ def test_a_run_in_use_by_another_process_is_not_resumed(refused: Refused, finish
         assert "in use by another process" in refused("resume", finished)
 
 
-def test_a_run_without_a_model_yet_says_so(refused: Refused, finished: Path) -> None:
+def test_a_run_without_a_model_is_an_error(refused: Refused, finished: Path) -> None:
     unfinish(finished, rounds=0)
     assert "has no model yet" in refused("evaluate", finished)
 
 
 @pytest.mark.parametrize("change", ["pixels", "label", "fewer", "name", "size"])
-def test_data_changed_since_the_run_began_is_refused(change: str, refused: Refused, cli: Cli) -> None:
+def test_data_that_changed_since_the_run_began_is_rejected(change: str, refused: Refused, cli: Cli) -> None:
     names = np.array(["a", "b", "c", "d"])
     np.savez("mine.npz", x=IMAGES, y=LABELS, classes=names)
     assert cli(*own("mine.npz"), "--quiet", "--out", "run").code == 0
@@ -638,20 +645,20 @@ def test_data_changed_since_the_run_began_is_refused(change: str, refused: Refus
         assert "changed" in error
 
 
-def test_data_gone_since_the_run_began_is_refused(refused: Refused, cli: Cli) -> None:
+def test_data_that_disappeared_since_the_run_began_is_rejected(refused: Refused, cli: Cli) -> None:
     np.savez("mine.npz", x=IMAGES, y=LABELS)
     assert cli(*own("mine.npz"), "--quiet", "--out", "run").code == 0
     os.remove("mine.npz")
     assert "mine.npz' does not exist" in refused("evaluate", "run")
 
 
-# --- a disk that fails ---------------------------------------------------------------------------------------
+# --- a failing disk ------------------------------------------------------------------------------------------
 
 SMALL = ("--data", "synthetic:8x8x1:4:80", "--partition", "iid", "--model", "mlp", "--workers", "0")
 
 
 def limited(arguments: tuple[str, ...], limit: int, folder: Path) -> subprocess.CompletedProcess[str]:
-    """A real run in which no file may grow beyond so many bytes."""
+    """Run in a process in which no file may exceed `limit` bytes."""
     return subprocess.run(
         [sys.executable, "-m", "fedwild", "run", *arguments, "--out", "run"],
         cwd=folder,
@@ -683,7 +690,7 @@ def assert_one_sentence_about(run: str, done: subprocess.CompletedProcess[str]) 
 
 @contextmanager
 def file_limit(limit: int) -> Iterator[None]:
-    """While this lasts, no file of this process may grow beyond so many bytes."""
+    """Limit the size of all files that this process writes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
@@ -693,11 +700,11 @@ def file_limit(limit: int) -> Iterator[None]:
 
 
 def leftovers(folder: Path) -> list[str]:
-    """Temporary files and folders that should not be there."""
+    """Return temporary files and folders."""
     return [path.name for path in folder.rglob(".*") if path.name != ".lock"]
 
 
-def test_a_disk_that_fails_in_mid_run_is_one_sentence_and_resume_ends_bit_equal(cli: Cli, tmp_path: Path) -> None:
+def test_a_disk_failure_during_a_run_is_one_sentence_and_resume_is_bit_equal(cli: Cli, tmp_path: Path) -> None:
     arguments = (*SMALL, "--clients", "1", "--rounds", "8", "--set", "model.hidden=[4]")
     assert cli("run", *arguments, "--quiet", "--out", "undisturbed").code == 0
     size = sizes(tmp_path / "undisturbed")
@@ -717,7 +724,7 @@ def test_a_disk_that_fails_in_mid_run_is_one_sentence_and_resume_ends_bit_equal(
 
 
 @pytest.mark.parametrize("victim", ["events.jsonl", "checkpoints/000001.safetensors"])
-def test_a_failing_disk_leaves_no_temporary_files_and_resume_ends_bit_equal(
+def test_a_disk_failure_leaves_no_temporary_files_and_resume_is_bit_equal(
     victim: str, cli: Cli, tmp_path: Path
 ) -> None:
     log = victim == "events.jsonl"
@@ -748,7 +755,7 @@ def test_a_failing_disk_leaves_no_temporary_files_and_resume_ends_bit_equal(
     assert same_model(tmp_path)
 
 
-def test_a_disk_that_fails_while_replies_are_written_never_changes_the_model(cli: Cli, tmp_path: Path) -> None:
+def test_a_disk_failure_while_replies_are_written_never_changes_the_model(cli: Cli, tmp_path: Path) -> None:
     arguments = (*SMALL, "--clients", "4", "--rounds", "2", "--set", "model.hidden=[24]")
     assert cli("run", *arguments, "--quiet", "--out", "undisturbed").code == 0
     size = sizes(tmp_path / "undisturbed")
@@ -762,14 +769,14 @@ def test_a_disk_that_fails_while_replies_are_written_never_changes_the_model(cli
     assert same_model(tmp_path)
 
 
-def test_a_disk_that_fails_before_the_folder_is_made_leaves_nothing(refused: Refused) -> None:
+def test_a_disk_failure_before_the_folder_exists_leaves_nothing(refused: Refused) -> None:
     with file_limit(300):
         error = refused(*RUN, "--out", "run")
     assert len(error.splitlines()) == 1
     assert "run" in error
 
 
-def test_a_reply_of_which_only_a_part_was_written_is_never_read_as_whole(tmp_path: Path) -> None:
+def test_a_partly_written_reply_is_an_error(tmp_path: Path) -> None:
     ones = Payload.of(info={"samples": 1}, model={"weight": torch.ones(1000)}).encode()
     (tmp_path / "up").write_bytes(ones[:-400])
     answer = Answer(Job("local", Step("train", 0, 0), ""), str(tmp_path / "up"), 0, len(ones))

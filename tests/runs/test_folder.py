@@ -1,8 +1,9 @@
-"""Run folders: whole or absent, locked while in use, and honest about damage."""
+"""Run folders: complete or absent, locked while in use, and damaged files."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from fedwild.core.errors import UserError
 from fedwild.core.payload import Payload
 from fedwild.runs.events import EventLog, read_events
 from fedwild.runs.folder import RunFolder
+from fedwild.runs.format import FORMAT
 from tests.tiny import even_shares, run_tiny, split_by, tiny_dataset
 
 
@@ -27,18 +29,18 @@ def make(path: Path | None) -> RunFolder:
 def finished(tmp_path: Path) -> Path:
     data = tiny_dataset(2)
     split = split_by(data, 2, even_shares(data, 2, 2))
-    run_tiny(tmp_path / "run", "fedavg", data, split, {"method": {"rounds": 4}})
+    run_tiny(tmp_path / "run", "fedavg", data, split, {"method": {"rounds": 4}, "evaluation": {"every": 1}})
     return tmp_path / "run"
 
 
-def test_a_folder_holds_all_that_a_run_needs(tmp_path: Path) -> None:
+def test_a_folder_contains_what_a_run_needs(tmp_path: Path) -> None:
     folder = make(tmp_path / "run")
     names = {path.name for path in folder.path.iterdir()}
     assert names == {"config.toml", "run.json", "splits.npz", "events.jsonl", "checkpoints", "clients"}
     assert set(folder.facts()["versions"]) >= {"fedwild", "python", "torch", "numpy"}
 
 
-def test_a_folder_that_cannot_be_finished_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_completed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -48,14 +50,14 @@ def test_a_folder_that_cannot_be_finished_leaves_nothing(tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_are_numbered_on_and_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_are_numbered_and_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert [make(None).path.name for _ in range(3)] == ["stem-001", "stem-002", "stem-003"]
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         make(Path("runs/stem-001"))
 
 
-def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
+def test_an_empty_folder_is_used(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     assert make(tmp_path / "run").path == tmp_path / "run"
 
@@ -71,7 +73,7 @@ def test_only_the_last_checkpoints_are_kept_and_the_newest_is_read(tmp_path: Pat
 
 
 @pytest.mark.parametrize("keep", [0, 5, 40, 0.5, -1])
-def test_a_damaged_checkpoint_is_named_and_never_used(keep: float, finished: Path) -> None:
+def test_a_damaged_checkpoint_is_an_error_that_names_it(keep: float, finished: Path) -> None:
     newest = sorted((finished / "checkpoints").iterdir())[-1]
     data = newest.read_bytes()
     newest.write_bytes(data[: int(len(data) * keep) if keep == 0.5 else int(keep)])
@@ -79,7 +81,7 @@ def test_a_damaged_checkpoint_is_named_and_never_used(keep: float, finished: Pat
         RunFolder.open(finished).last_checkpoint()
 
 
-def test_a_folder_in_use_is_refused_to_another_process(tmp_path: Path) -> None:
+def test_a_folder_in_use_is_locked_for_other_processes(tmp_path: Path) -> None:
     folder = make(tmp_path / "run")
     folder.lock()
     code = (
@@ -134,7 +136,7 @@ def test_a_damaged_run_json_is_an_error(tmp_path: Path) -> None:
         RunFolder.open(folder.path)
 
 
-def test_events_tell_every_round_and_client(finished: Path) -> None:
+def test_the_log_has_every_round_and_client(finished: Path) -> None:
     events = read_events(finished / "events.jsonl")
     kinds = [event["event"] for event in events]
     assert kinds[0] == "start"
@@ -152,7 +154,7 @@ ROUND: dict[str, Any] = {"phase": "train", "loss": 0.5, "seconds": 1, "evaluatio
 
 
 @pytest.mark.parametrize("line", [b"[1]", b'"round"', b"{}", b'{"event": "round"}', b'{"event": "client"}', b"\xff{"])
-def test_lines_that_are_no_events_are_passed_over(tmp_path: Path, line: bytes) -> None:
+def test_lines_that_are_not_events_are_ignored(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "events.jsonl"
     log = EventLog(path)
     log.write("round", index=0, **ROUND)
@@ -161,7 +163,7 @@ def test_lines_that_are_no_events_are_passed_over(tmp_path: Path, line: bytes) -
     assert [event["event"] for event in read_events(path)] == ["round"]
 
 
-def test_a_line_cut_short_spoils_no_other(tmp_path: Path) -> None:
+def test_a_line_cut_short_does_not_damage_the_next(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     log = EventLog(path)
     log.write("round", index=0, value=float("nan"), **ROUND)
@@ -176,7 +178,7 @@ def test_a_line_cut_short_spoils_no_other(tmp_path: Path) -> None:
     assert events[0]["value"] is None
 
 
-def test_rounds_lost_in_a_crash_are_not_counted_twice(tmp_path: Path) -> None:
+def test_repeated_rounds_are_counted_once(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     for index in (0, 1, 2):
         log.write("round", index=index, attempt=1, **ROUND)
@@ -187,13 +189,13 @@ def test_rounds_lost_in_a_crash_are_not_counted_twice(tmp_path: Path) -> None:
     assert [(e["index"], e["attempt"]) for e in rounds] == [(0, 1), (1, 1), (2, 2)]
 
 
-def test_a_lock_that_is_let_go_of_in_a_moment_is_waited_for(tmp_path: Path) -> None:
+def test_locking_waits_for_a_lock_that_is_released_soon(tmp_path: Path) -> None:
     holder, waiting = RunFolder(tmp_path), RunFolder(tmp_path)
     holder.lock()
-    letting_go = threading.Timer(0.3, holder.unlock)
-    letting_go.start()
+    release = threading.Timer(0.3, holder.unlock)
+    release.start()
     waiting.lock()
-    letting_go.join()
+    release.join()
     with pytest.raises(UserError, match="in use by another process"):
         holder.lock()
     waiting.unlock()

@@ -1,4 +1,4 @@
-"""Killed at any moment, a run goes on to the same bits."""
+"""A run that is killed at any moment and resumed gives a bit-equal model."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from fedwild import api
 from fedwild.core.errors import UserError
 from fedwild.core.payload import Payload
 from fedwild.lifecycle import start as starting
+from fedwild.runs.config import Config
+from fedwild.runs.events import ignore_event
 from tests.sketches import ToyScaffold
 from tests.tiny import model_bytes
 
-assert ToyScaffold  # registered by being imported, for the configs below
+assert ToyScaffold  # importing registers it for the configs below
 
 KILLS = 20
 FORK = multiprocessing.get_context("fork")
@@ -32,20 +34,20 @@ SETTINGS = [
 ]
 
 
-def config(correction: str, workers: int = 2) -> object:
+def config(correction: str, workers: int = 2) -> Config:
     return api.configure(clients=6, workers=workers, settings=[*SETTINGS, f"correction.name={correction}"])
 
 
 def start(folder: Path, correction: str) -> None:
-    starting.start(config(correction), folder, lambda event: None)  # type: ignore[arg-type]
+    starting.start(config(correction), folder, ignore_event)
 
 
-def go_on(folder: Path) -> None:
+def resume(folder: Path) -> None:
     api.resume(folder, workers=2)
 
 
 def in_process(target: Callable[..., None], *arguments: object) -> multiprocessing.process.BaseProcess:
-    process = FORK.Process(target=target, args=arguments)  # type: ignore[attr-defined]
+    process = FORK.Process(target=target, args=arguments)
     process.start()
     return process
 
@@ -62,18 +64,18 @@ def test_killed_twenty_times_at_random_moments_the_model_is_bit_equal(correction
     folder = tmp_path / "killed"
     kills = 0
     while kills < KILLS:
-        process = in_process(go_on, folder) if folder.exists() else in_process(start, folder, correction)
-        # Short lives, so that twenty of them fit into one run.
+        process = in_process(resume, folder) if folder.exists() else in_process(start, folder, correction)
+        # Kill early, so that twenty kills fit into one run.
         process.join(moments.uniform(0, whole / 4))
         if process.is_alive():
             os.kill(process.pid or 0, signal.SIGKILL)
             kills += 1
         process.join()
         if (folder / "result.json").exists():
-            # The run got done before all kills: begin another one.
+            # The run finished before all kills: start another one.
             assert model_bytes(folder) == model_bytes(tmp_path / "undisturbed")
             folder = tmp_path / f"killed-{kills}"
-    final = in_process(go_on, folder) if folder.exists() else in_process(start, folder, correction)
+    final = in_process(resume, folder) if folder.exists() else in_process(start, folder, correction)
     final.join()
     assert final.exitcode == 0
     assert model_bytes(folder) == model_bytes(tmp_path / "undisturbed")
@@ -83,8 +85,8 @@ def test_killed_twenty_times_at_random_moments_the_model_is_bit_equal(correction
 
 
 @pytest.mark.parametrize("method", ["fedavg", "tests.sketches:Noisy"])
-def test_a_run_stopped_after_each_round_goes_on_to_the_same_bits(method: str, tmp_path: Path) -> None:
-    """The slow but certain version: the process ends right after every single checkpoint."""
+def test_a_run_stopped_after_each_round_gives_a_bit_equal_model(method: str, tmp_path: Path) -> None:
+    """The run stops right after every single checkpoint."""
 
     class Stop(Exception):
         pass
@@ -97,7 +99,7 @@ def test_a_run_stopped_after_each_round_goes_on_to_the_same_bits(method: str, tm
     seen: set[object] = set()
     settings = [*SETTINGS, "correction.name=toy-scaffold"]
     resolved = api.configure(method=method, clients=6, workers=0, settings=settings)
-    starting.start(resolved, tmp_path / "whole", lambda event: None)
+    starting.start(resolved, tmp_path / "whole", ignore_event)
     folder = tmp_path / "pieces"
     with pytest.raises(Stop):
         starting.start(resolved, folder, stopping)
@@ -119,18 +121,18 @@ def interrupted(tmp_path: Path) -> Path:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        starting.start(config("toy-scaffold", workers=0), tmp_path / "run", stopping)  # type: ignore[arg-type]
+        starting.start(config("toy-scaffold", workers=0), tmp_path / "run", stopping)
     return tmp_path / "run"
 
 
-def test_a_changed_config_is_refused_by_key(interrupted: Path) -> None:
+def test_a_changed_config_is_rejected_with_the_key(interrupted: Path) -> None:
     file = interrupted / "config.toml"
     file.write_text(file.read_text().replace("lr = 0.05", "lr = 0.5"))
     with pytest.raises(UserError, match=r"method.lr was 0.05 and is 0.5"):
         api.resume(interrupted)
 
 
-def test_the_number_of_workers_may_change(interrupted: Path, tmp_path: Path) -> None:
+def test_the_number_of_workers_can_change(interrupted: Path, tmp_path: Path) -> None:
     start(tmp_path / "whole", "toy-scaffold")
     file = interrupted / "config.toml"
     file.write_text(file.read_text().replace("workers = 0", "workers = 1"))
@@ -138,7 +140,7 @@ def test_the_number_of_workers_may_change(interrupted: Path, tmp_path: Path) -> 
     assert model_bytes(interrupted) == model_bytes(tmp_path / "whole")
 
 
-def test_a_damaged_checkpoint_can_be_deleted_to_go_back_one_round(interrupted: Path, tmp_path: Path) -> None:
+def test_deleting_a_damaged_checkpoint_repeats_one_round(interrupted: Path, tmp_path: Path) -> None:
     start(tmp_path / "whole", "toy-scaffold")
     newest = sorted((interrupted / "checkpoints").iterdir())[-1]
     newest.write_bytes(newest.read_bytes()[:100])
@@ -165,14 +167,14 @@ def test_resuming_a_finished_run_changes_nothing(interrupted: Path) -> None:
     assert {path: path.read_bytes() for path in interrupted.rglob("*") if path.is_file()} == before
 
 
-def test_data_that_changed_since_is_refused(interrupted: Path) -> None:
+def test_changed_data_is_rejected(interrupted: Path) -> None:
     facts = interrupted / "run.json"
     facts.write_text(facts.read_text().replace('"data": "', '"data": "0'))
     with pytest.raises(UserError, match="is not what run"):
         api.resume(interrupted)
 
 
-def test_a_damaged_client_state_ends_the_run_and_is_not_the_clients_fault(interrupted: Path) -> None:
+def test_a_damaged_client_state_ends_the_run(interrupted: Path) -> None:
     states = Payload.read(sorted((interrupted / "checkpoints").iterdir())[-1]).info["ledger"]["states"]
     for name, version in states.items():
         file = interrupted / "clients" / name / f"{version:06d}.safetensors"

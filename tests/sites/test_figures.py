@@ -54,7 +54,7 @@ def test_evaluate_without_test_data_says_where_the_figures_are(tmp_path: Path, c
     run = coordinated(connected_sites(tmp_path), tables(), tmp_path / "run")
     outcome = cli("evaluate", run.path)
     assert outcome.code == 2
-    assert "was measured at its sites, which have the data" in outcome.err
+    assert "has its data at its sites, which measured it; see result.json" in outcome.err
     shown = cli("show", "confusion", run.path)
     assert shown.code == 2 and "sites" in shown.err
 

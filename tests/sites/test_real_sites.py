@@ -69,11 +69,11 @@ def test_killed_coordinator_is_resumed_and_strangers_are_rejected(tmp_path: Path
         sites = {name: programs.site(name, files[name], address, *keys_of(tmp_path, name)) for name in ("a", "b")}
         programs.wait_until((tmp_path / "run" / "checkpoints" / "000001.safetensors").exists, "the first checkpoint")
         wait_for_end([*first.kill(), *sites["b"].kill()])
-        # These wait for the coordinator; b is started after them, so they are rejected while the run waits for b.
+        # All of them wait for the coordinator. The strangers are rejected long before b has done its part.
         strangers = start_strangers(programs, tmp_path, files["a"], address)
+        programs.site("b", files["b"], address, *keys_of(tmp_path, "b"), log="site-b-restarted")
         second = programs.start(fedwild("resume", "run"), "resumed")
         programs.wait_until(lambda: is_reachable("127.0.0.1", port), "the coordinator")
-        programs.site("b", files["b"], address, *keys_of(tmp_path, "b"), log="site-b-restarted")
         assert_wrong_tls_is_rejected(tmp_path, files["a"], address)
         assert_only_sites_are_served(tmp_path, address)
         assert_strangers_are_rejected(*strangers)

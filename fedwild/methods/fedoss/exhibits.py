@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedwild.contract import BarExhibit, CurveExhibit, Exhibit, ImageExhibit, Record
+from fedwild.contract import BarExhibit, CurveExhibit, Exhibit, ImageExhibit, Record, Rng
 from fedwild.core.errors import UserError
-from fedwild.core.rng import Rng
 from fedwild.core.text import percent
 from fedwild.data.samples import Samples
 from fedwild.methods.fedoss.boundary import RULES, HeadRule
@@ -23,27 +23,31 @@ from fedwild.methods.fedoss.settings import FedOSSParams
 from fedwild.models.inference import INFERENCE_BATCH
 
 SECTION = "Boundary samples"
+DISPUTED = "What clients disagree about"
 PARTS = {"model_bytes": "model", "head_bytes": "personal head", "statistics_bytes": "statistics"}
-OVER_CLIENTS: dict[str, Callable[[list[float]], float]] = {
-    "mean over clients": lambda values: sum(values) / len(values),
-    "minimum": min,
-    "maximum": max,
-}
+OVER_CLIENTS: dict[str, Callable[[list[float]], float]] = {"mean over clients": fmean, "minimum": min, "maximum": max}
+MAX_SAMPLES = 1000
+"""Training samples that are shown to the heads, drawn at random."""
+MAX_IMAGES = 24
 
 
 def boundary_exhibits(record: Record, params: FedOSSParams, layouts: Layouts) -> list[Exhibit]:
     """Return the clients' figures by round, the sizes of their replies, and images of disputed samples."""
-    shares, distances = (reported(record.events, key) for key in ("boundary", "displacement"))
-    if not shares:
+    shares, distances = (lines(reported(record.events, key)) for key in ("boundary", "displacement"))
+    if not shares["minimum"]:
         return []
     sizes = {name: sum(map(sum, reported(record.events, key).values())) / 1e6 for key, name in PARTS.items()}
     about_shares = "Share of a client's samples that lie near a decision boundary."
     about_distances = "How far boundary samples are pushed, in units of their own length."
+    try:
+        disputed: Exhibit = show_disputed(find_disputed(record, params, layouts), record.server.classes.names)
+    except UserError as reason:
+        disputed = Exhibit(SECTION, DISPUTED, str(reason))
     return [
-        CurveExhibit(SECTION, "Boundary samples", about_shares, "round", "share of samples", lines(shares), True),
-        CurveExhibit(SECTION, "Displacement", about_distances, "round", "lengths", lines(distances)),
+        CurveExhibit(SECTION, "Boundary samples", about_shares, "round", "share of samples", shares, True),
+        CurveExhibit(SECTION, "Displacement", about_distances, "round", "lengths", distances),
         BarExhibit(SECTION, "Replies", "Megabytes that all clients sent, by content.", sizes),
-        disputed_exhibit(record, params, layouts),
+        disputed,
     ]
 
 
@@ -62,20 +66,6 @@ def reported(events: Iterable[Mapping[str, Any]], key: str) -> dict[int, list[fl
 def lines(values: Mapping[int, list[float]]) -> dict[str, list[tuple[float, float]]]:
     """Return the mean, minimum and maximum over clients as lines over rounds."""
     return {name: [(float(x), of(found)) for x, found in values.items()] for name, of in OVER_CLIENTS.items()}
-
-
-def disputed_exhibit(record: Record, params: FedOSSParams, layouts: Layouts) -> Exhibit:
-    """Return images of disputed samples, or the reason why there are none."""
-    title = "What clients disagree about"
-    try:
-        return show_disputed(find_disputed(record, params, layouts), record.server.classes.names, SECTION, title)
-    except UserError as error:
-        return Exhibit(SECTION, title, str(error))
-
-
-MAX_SAMPLES = 1000
-"""Training samples that are shown to the heads, drawn at random."""
-MAX_IMAGES = 24
 
 
 @dataclass(frozen=True)
@@ -105,25 +95,20 @@ def find_disputed(record: Record, params: FedOSSParams, layouts: Layouts) -> Dis
     cut = layouts.of(server.task, classes).cut
     heads, held = [client.state.group("head") for client in owners], [client.train.classes for client in owners]
     rule = kind(params, cut, Bank(make_branch(params.branch, model, cut, classes), heads, held, classes))
-    samples = draw_samples(reduce(Samples.join, (client.train for client in clients)))
+    samples = reduce(Samples.join, (client.train for client in clients))
+    # Different samples at random, in the order of their rows.
+    rows, first = np.unique(samples.index.numpy(), return_index=True)
+    samples = samples.take(first[np.sort(Rng(0).numpy("disputed").permutation(len(rows))[:MAX_SAMPLES])])
+    inputs = (x.to(server.task.device) for x, _ in samples.batches(INFERENCE_BATCH))
     with torch.no_grad():
-        parts = [
-            rule.bank.logits(model.upto(x.to(server.task.device), cut)) for x, _ in samples.batches(INFERENCE_BATCH)
-        ]
-    agreement = rule.agreement(torch.cat(parts, dim=1).cpu(), samples.y)
+        answers = torch.cat([rule.bank.logits(model.upto(x, cut)) for x in inputs], dim=1).cpu()
+    agreement = rule.agreement(answers, samples.y)
     found = torch.nonzero(rule.is_boundary(agreement)).flatten()
     found = found[(agreement[found] - 0.5).abs().argsort(stable=True)]
     return Disputed(samples.take(found), agreement[found], len(samples))
 
 
-def draw_samples(samples: Samples) -> Samples:
-    """Return at most `MAX_SAMPLES` different samples at random, in the order of their rows."""
-    rows, first = np.unique(samples.index.numpy(), return_index=True)
-    chosen = np.sort(Rng(0).numpy("disputed").permutation(len(rows))[:MAX_SAMPLES])
-    return samples.take(first[chosen])
-
-
-def show_disputed(disputed: Disputed, classes: Sequence[str], section: str, title: str) -> ImageExhibit:
+def show_disputed(disputed: Disputed, classes: Sequence[str]) -> ImageExhibit:
     """Return the most divided samples as images, one row per class. Raise `UserError` if there are none."""
     samples = disputed.samples.take(torch.arange(min(MAX_IMAGES, len(disputed.samples))))
     if not len(samples):
@@ -133,8 +118,8 @@ def show_disputed(disputed: Disputed, classes: Sequence[str], section: str, titl
     captions = [f"{percent(share, 0)} correct, row {row}" for share, row in found]
     places = {classes[k]: torch.nonzero(samples.y == k).flatten() for k in samples.classes}
     return ImageExhibit(
-        section,
-        title,
+        SECTION,
+        DISPUTED,
         "Training samples on which the clients' final personal heads are most divided, the share of heads that "
         f"classify each correctly, and its row in the training data. Found among {disputed.examined:,} samples.",
         rows={name: images[where] for name, where in places.items()},

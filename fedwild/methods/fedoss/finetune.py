@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from typing import Any
 
 from torch import Tensor
 
-from fedwild.contract import Client, Replies, Server
+from fedwild.contract import Client, Payload, Replies, Rng, Server
 from fedwild.core.errors import BadReply
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
+from fedwild.methods.fedoss import open_space
 from fedwild.methods.fedoss.heads import Bank
-from fedwild.methods.fedoss.inversion import MAX_DISPLACEMENT, invert
-from fedwild.methods.fedoss.open_space import (
-    OpenSpace,
-    check_moments,
-    load_gaussians,
-    read_moments,
-    store_gaussians,
-    write_moments,
-)
-from fedwild.methods.fedoss.personal import PersonalTraining
+from fedwild.methods.fedoss.inversion import MAX_DISPLACEMENT
 from fedwild.methods.fedoss.pretrain import Pretrain, with_sizes
-from fedwild.methods.fedoss.synthesis import Synthesis, Tally
+from fedwild.methods.fedoss.synthesis import PersonalTraining, Synthesis, Tally
 from fedwild.models import Network
 from fedwild.statistics import merge_by_class
-from fedwild.training.loop import LocalTraining
+from fedwild.training import LocalTraining
 
 FIGURES = {"boundary": 1.0, "displacement": MAX_DISPLACEMENT}
 """What each client reports about its synthesis, with the largest allowed value."""
@@ -53,18 +43,11 @@ class Finetune(Pretrain):
     ) -> Synthesis:
         """Return the training of a batch with virtual unknown samples by DUSS and FOSS."""
         p, classes = self.params, len(client.classes)
-        grid = self.layouts.of(client.task, classes).grid
-        gaussians = load_gaussians(payload if p.aggregate else client.state)
-        device = next(model.parameters()).device
-        return Synthesis(
-            personal,
-            recognise=self.rule(p, personal.cut, Bank.received(payload, personal.head, classes)),
-            push=partial(invert, cut=personal.cut, settings=p),
-            sample=OpenSpace(gaussians, grid, p, rng.numpy("open space"), device).sample if gaussians else None,
-            weights=(p.duss, p.foss),
-            masked=p.masked,
-            tally=Tally(grid),
-        )
+        grid, device = self.layouts.of(client.task, classes).grid, next(model.parameters()).device
+        rule = self.rule(p, personal.cut, Bank.received(payload, personal.head, classes))
+        gaussians = open_space.load_gaussians(payload if p.aggregate else client.state)
+        space = open_space.OpenSpace(gaussians, grid, p, rng.numpy("open space"), device)
+        return Synthesis(personal, rule, space.sample if gaussians else None, p, grid)
 
     def add_statistics(self, reply: Payload, tally: Tally, client: Client) -> None:
         """Add the figures of the synthesis to the reply, and update the Gaussians if it is time."""
@@ -72,9 +55,9 @@ class Finetune(Pretrain):
         if self.refreshes(client.step.round):
             moments = tally.moments(self.params.min_count)
             if self.params.aggregate:
-                write_moments(reply, moments)
+                open_space.write_moments(reply, moments)
             else:
-                store_gaussians(client.state, moments)
+                open_space.store_gaussians(client.state, moments)
 
     def refreshes(self, round_: int) -> bool:
         """Return whether the Gaussians are updated in a round."""
@@ -98,17 +81,16 @@ class Finetune(Pretrain):
         classes = len(server.classes)
         dims = self.layouts.of(server.task, classes).grid.dims
         wanted = self.params.aggregate and self.refreshes(server.step.round)
-        check_moments(reply, classes, dims, wanted)
+        open_space.check_moments(reply, classes, dims, wanted)
 
     def merge(self, server: Server, replies: Replies) -> None:
         super().merge(server, replies)
-        infos = [(reply.samples, reply.payload.info) for reply in replies]
-        figures = mean_figures([info for _, info in infos], [samples for samples, _ in infos])
+        figures = mean_figures([reply.payload.info for reply in replies])
         server.state.info["synthesis"] = figures
         if figures and not figures["boundary"]:
             server.note("no client found a boundary sample in this round")
-        merged = merge_by_class(read_moments(reply.payload) for reply in replies)
-        for k in store_gaussians(server.state, merged):
+        merged = merge_by_class(open_space.read_moments(reply.payload) for reply in replies)
+        for k in open_space.store_gaussians(server.state, merged):
             server.note(f"the merged matrix of class {server.classes.names[k]!r} is not a covariance and is ignored")
 
     def next_model(self, server: Server, mean: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -118,9 +100,7 @@ class Finetune(Pretrain):
         return server.step.round < self.rounds - 1
 
 
-def mean_figures(infos: Sequence[Mapping[str, float]], weights: Sequence[float]) -> dict[str, float]:
-    """Return the weighted mean of each figure, or nothing if all weights are 0."""
-    total = sum(weights)
-    if not total:
-        return {}
-    return {key: sum(w * info[key] for w, info in zip(weights, infos, strict=True)) / total for key in FIGURES}
+def mean_figures(infos: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean of each figure over replies, weighted by samples, or nothing without samples."""
+    total = sum(info["samples"] for info in infos)
+    return {key: sum(info["samples"] * info[key] for info in infos) / total for key in FIGURES} if total else {}

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from fedwild.contract import Replies, Server
-from fedwild.core.payload import Payload
+from fedwild.contract import Payload, Replies, Server
 from fedwild.methods.fedoss.settings import BranchKind
 from fedwild.models import Network
 
@@ -23,7 +22,7 @@ class LightBranch(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         """Return logits (n, outputs) of activations h (n, channels) or (n, channels, *sides)."""
-        return self.head(pool(h))
+        return self.head(h.flatten(2).mean(2) if h.dim() > 2 else h)
 
 
 class FullBranch(nn.Module):
@@ -63,11 +62,6 @@ def cut_shape(network: Network, cut: str) -> tuple[int, ...]:
         shape = network.eval().upto(torch.zeros(1, *network.input_shape, device=like.device), cut).shape[1:]
     network.train(training)
     return tuple(shape)
-
-
-def pool(h: Tensor) -> Tensor:
-    """Return activations (n, channels, *sides) averaged over space: (n, channels)."""
-    return h.flatten(2).mean(2) if h.dim() > 2 else h
 
 
 class Bank:
@@ -111,9 +105,3 @@ def merge_bank(server: Server, replies: Replies, limit: int) -> None:
     server.state.drop("bank")
     for name in names:
         server.state.add(f"bank/{name}", heads[name])
-
-
-def drop_bank(server: Server) -> None:
-    """Delete the bank when no later round uses it."""
-    server.state.drop("bank")
-    server.state.info.pop("held", None)

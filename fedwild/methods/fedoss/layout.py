@@ -10,9 +10,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedwild.contract import Task
+from fedwild.contract import Rng, Task
 from fedwild.core.errors import unknown_name
-from fedwild.core.rng import Rng
 from fedwild.methods.fedoss.heads import cut_shape, make_branch
 from fedwild.methods.fedoss.settings import AUTO, FedOSSParams
 from fedwild.models import Network

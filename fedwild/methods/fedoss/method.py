@@ -13,18 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedwild.contract import (
-    Answering,
-    Exhibit,
-    Method,
-    Outcome,
-    Phase,
-    Predictor,
-    Record,
-    Server,
-    Traits,
-    initial_weights,
-)
+from fedwild.contract import Answering, Exhibit, Method, Outcome, Phase, Record, Server, Traits, initial_weights
 from fedwild.core.errors import UserError
 from fedwild.methods.fedoss.exhibits import boundary_exhibits
 from fedwild.methods.fedoss.finetune import Finetune
@@ -33,9 +22,8 @@ from fedwild.methods.fedoss.pretrain import Pretrain, with_neutral_unknown
 from fedwild.methods.fedoss.settings import FedOSSParams
 from fedwild.methods.registry import METHODS
 from fedwild.models import Network
-from fedwild.openset.predictors import ScoredModel
-from fedwild.openset.scores import Score
-from fedwild.training.corrections import Correction
+from fedwild.openset import Score, ScoredModel
+from fedwild.training import Correction
 
 
 @METHODS.add("fedoss")
@@ -75,14 +63,13 @@ class FedOSS(Method):
         server.state.put("model", weights if is_trained else with_neutral_unknown(weights))
 
     def answers(self, server: Server) -> Answering:
-        def predictor(_: object) -> Predictor:
-            outputs = len(server.classes) + 1
-            model = server.task.network(server.state.group("model"), outputs, slot="predictor")
-            return ScoredModel(model, len(server.classes), self.score)
-
-        # The proser score is above 0 exactly where the unknown output is the largest.
-        threshold = 0.0 if self.params.decision == "argmax" else None
-        return Answering(predictor, server.clients, threshold=threshold)
+        weights, classes = server.state.group("model"), len(server.classes)
+        return Answering(
+            lambda _: ScoredModel(server.task.network(weights, classes + 1, slot="predictor"), classes, self.score),
+            server.clients,
+            # The proser score is above 0 exactly where the unknown output is the largest.
+            threshold=0.0 if self.params.decision == "argmax" else None,
+        )
 
     def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
         """Return the share of boundary samples in the last round, and how far they were pushed."""

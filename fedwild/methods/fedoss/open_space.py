@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedwild.contract import Payload
 from fedwild.core.errors import BadReply
-from fedwild.core.payload import Payload, check_like
+from fedwild.core.payload import check_like
 from fedwild.methods.fedoss.layout import Grid
 from fedwild.methods.fedoss.settings import GaussianSettings
 from fedwild.statistics import Gaussian, Moments, draw_any, draw_below_density, draw_least_likely
@@ -19,18 +21,15 @@ MIN_SAMPLES = 11
 """Nothing is drawn from a Gaussian that was estimated from fewer pushed samples."""
 
 
+@dataclass(frozen=True)
 class OpenSpace:
     """Draws virtual unknown samples from where the Gaussian of each class is unlikely (Eq. 5)."""
 
-    def __init__(
-        self,
-        gaussians: Mapping[int, Gaussian],
-        grid: Grid,
-        settings: GaussianSettings,
-        rng: np.random.Generator,
-        device: torch.device,
-    ) -> None:
-        self.gaussians, self.grid, self.settings, self.rng, self.device = gaussians, grid, settings, rng, device
+    gaussians: Mapping[int, Gaussian]
+    grid: Grid
+    settings: GaussianSettings
+    rng: np.random.Generator
+    device: torch.device
 
     def sample(self) -> tuple[Tensor, Tensor]:
         """Return activations (n, ...) at the cut, and the class of each one's Gaussian (n,)."""

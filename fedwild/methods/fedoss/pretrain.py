@@ -8,20 +8,15 @@ import torch
 from torch import Tensor
 
 from fedwild.aggregation.means import weighted_mean
-from fedwild.contract import Client, Groups, Phase, Replies, Server
-from fedwild.contract.initial import HEAD
-from fedwild.contract.task import weights_of
+from fedwild.contract import HEAD, Client, Groups, Payload, Phase, Replies, Rng, Server, weights_of
 from fedwild.core.errors import BadReply
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
 from fedwild.methods.fedoss.boundary import RULES, HeadRule
-from fedwild.methods.fedoss.heads import drop_bank, make_branch, merge_bank
+from fedwild.methods.fedoss.heads import make_branch, merge_bank
 from fedwild.methods.fedoss.layout import Layouts
-from fedwild.methods.fedoss.personal import PersonalTraining
 from fedwild.methods.fedoss.settings import FedOSSParams
+from fedwild.methods.fedoss.synthesis import PersonalTraining
 from fedwild.models import Network
-from fedwild.training.corrections import Correction
-from fedwild.training.loop import LocalTraining, train
+from fedwild.training import Correction, LocalTraining, train
 from fedwild.training.objectives import CrossEntropy
 from fedwild.training.objectives.balanced import log_shares
 
@@ -105,7 +100,8 @@ class Pretrain(Phase):
             server.state.put("model", self.next_model(server, mean))
         self.correction.merge(server, replies)
         if not self.needs_bank(server):
-            drop_bank(server)
+            server.state.drop("bank")
+            server.state.info.pop("held", None)
         elif issubclass(self.rule, HeadRule):
             merge_bank(server, replies, self.params.bank)
 

@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedwild.core.settings import Settings
-from fedwild.training.loop import LocalTraining
+from fedwild.contract import Settings
+from fedwild.training import LocalTraining
 
 AUTO = "auto"
 BranchKind = Literal["light", "full"]
@@ -105,14 +105,10 @@ class GaussianSettings(Settings):
         return self
 
 
-class DecisionSettings(Settings):
-    """How the network answers "unknown"."""
+# Pydantic lists the fields of the last base first.
+class FedOSSParams(GaussianSettings, PushSettings, BoundarySettings, HeadSettings, TrainingSettings):
+    """The settings of FedOSS, and how the network answers "unknown"."""
 
     decision: Literal["argmax", "calibrated"] = Field(
         "calibrated", description="argmax over K + 1 outputs, or a threshold that accepts most validation samples"
     )
-
-
-# Pydantic lists the fields of the last base first.
-class FedOSSParams(DecisionSettings, GaussianSettings, PushSettings, BoundarySettings, HeadSettings, TrainingSettings):
-    """The settings of FedOSS."""

@@ -1,40 +1,56 @@
-"""Training with virtual unknown samples: Eq. 11 to 13."""
+"""What a client minimises in each batch, with its personal head and with virtual unknown samples: Eq. 11 to 14."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedwild.methods.fedoss.inversion import displacement
+from fedwild.methods.fedoss.boundary import BoundaryRule
+from fedwild.methods.fedoss.inversion import displacement, invert
 from fedwild.methods.fedoss.layout import Grid
-from fedwild.methods.fedoss.personal import PersonalTraining
+from fedwild.methods.fedoss.settings import FedOSSParams
 from fedwild.models import Network
 from fedwild.statistics import Moments, merge_by_class, moments_by_class
+from fedwild.training import ClientCorrection, Descent, Objective
 from fedwild.training.objectives.balanced import with_shares
 from fedwild.training.objectives.proser import mask_class
-
-Recognise = Callable[[Network, Tensor, Tensor, torch.Generator], Tensor]
-"""(model, activations h, labels y, random generator) -> mask (n,) of boundary samples."""
-Push = Callable[[Network, Tensor, Tensor], Tensor]
-"""(model, h, y) -> activations (n, ...) pushed across the boundary."""
-Sample = Callable[[], tuple[Tensor, Tensor]]
-"""() -> activations (n, ...) drawn from Gaussians, and the class of each Gaussian (n,)."""
+from fedwild.training.optimisers import Optimiser
 
 
-class Virtual(NamedTuple):
-    """A batch of virtual unknown samples."""
+class PersonalTraining(Descent):
+    """Trains the network, and a personal head on the network's detached activations."""
 
-    h: Tensor
-    """(n, ...) activations at the cut."""
-    near: Tensor
-    """(n,) the known class near which each sample lies."""
-    weight: float
-    """Weight of their mean loss."""
+    def __init__(self, cut: str, head: nn.Module, optimiser: Optimiser, log_prior: Tensor) -> None:
+        self.cut, self.head, self.optimiser = cut, head, optimiser
+        self.log_prior = log_prior
+        """(K,) added to the logits of the known classes: the client's log label shares, or zeros."""
+
+    def gradients(
+        self,
+        model: Network,
+        objective: Objective,
+        correction: ClientCorrection,
+        x: Tensor,
+        y: Tensor,
+        draws: torch.Generator,
+    ) -> Tensor:
+        h = model.upto(x, self.cut)
+        loss = self.loss(model, h, y, draws)
+        own = F.cross_entropy(self.head(h.detach()) + self.log_prior, y)
+        penalty = correction.penalty(x, y)
+        model.zero_grad(set_to_none=True)
+        self.head.zero_grad(set_to_none=True)
+        (loss + own if penalty is None else loss + own + penalty).backward()
+        self.optimiser.step()
+        return loss.detach()
+
+    def loss(self, model: Network, h: Tensor, y: Tensor, draws: torch.Generator) -> Tensor:
+        """Return the network's loss for activations h (n, ...): here cross-entropy over the K known classes."""
+        return F.cross_entropy(model.after(h, self.cut)[:, : len(self.log_prior)] + self.log_prior, y)
 
 
 class Synthesis(PersonalTraining):
@@ -43,48 +59,50 @@ class Synthesis(PersonalTraining):
     def __init__(
         self,
         personal: PersonalTraining,
-        recognise: Recognise,
-        push: Push,
-        sample: Sample | None,
-        weights: tuple[float, float],
-        masked: bool,
-        tally: Tally,
+        rule: BoundaryRule,
+        sample: Callable[[], tuple[Tensor, Tensor]] | None,
+        settings: FedOSSParams,
+        grid: Grid,
     ) -> None:
+        """`sample` returns activations (n, ...) drawn from Gaussians, and the class of each Gaussian (n,)."""
         super().__init__(personal.cut, personal.head, personal.optimiser, personal.log_prior)
-        self.recognise, self.push, self.sample = recognise, push, sample
-        self.weights, self.masked, self.tally = weights, masked, tally
+        self.rule, self.sample, self.settings, self.tally = rule, sample, settings, Tally(grid)
         self.is_last_epoch = False
 
     def epoch(self, left: int) -> None:
         self.is_last_epoch = left == 0
 
     def loss(self, model: Network, h: Tensor, y: Tensor, draws: torch.Generator) -> Tensor:
-        virtual = [batch for batch in self.virtual(model, h.detach(), y, draws) if len(batch.near) and batch.weight]
+        virtual = [batch for batch in self.virtual(model, h.detach(), y, draws) if batch[0] and len(batch[2])]
         # One pass for all batches: it is cheapest, and batch-norm sees them together.
-        logits = model.after(torch.cat([h, *(batch.h for batch in virtual)]), self.cut)
-        known, *rest = logits.split([len(y), *(len(batch.near) for batch in virtual)])
+        logits = model.after(torch.cat([h, *(x for _, x, _ in virtual)]), self.cut)
+        known, *rest = logits.split([len(y), *(len(near) for _, _, near in virtual)])
         # Eq. 12, over K + 1 outputs. The unknown output has no label share.
         loss = F.cross_entropy(with_shares(known, self.log_prior), y)
-        for batch, answers in zip(virtual, rest, strict=True):
-            loss = loss + batch.weight * self.unknown_loss(answers, batch.near)
+        for (weight, _, near), answers in zip(virtual, rest, strict=True):
+            loss = loss + weight * self.unknown_loss(answers, near)
         return loss
 
     def unknown_loss(self, logits: Tensor, near: Tensor) -> Tensor:
         """Return CE(f(x) without the class `near`, K + 1), or CE(f(x), K + 1) if nothing is masked (Eq. 13)."""
         target = torch.full_like(near, logits.shape[1] - 1)
-        return F.cross_entropy(mask_class(logits, near) if self.masked else logits, target)
+        return F.cross_entropy(mask_class(logits, near) if self.settings.masked else logits, target)
 
-    def virtual(self, model: Network, h: Tensor, y: Tensor, draws: torch.Generator) -> list[Virtual]:
-        """Return the samples of DUSS and FOSS for known activations h (n, ...)."""
-        is_boundary = self.recognise(model, h, y, draws)
+    def virtual(
+        self, model: Network, h: Tensor, y: Tensor, draws: torch.Generator
+    ) -> list[tuple[float, Tensor, Tensor]]:
+        """Return the batches of DUSS and FOSS for known activations h (n, ...).
+
+        A batch has a weight of its mean loss, activations (m, ...), and the known class near which each one lies (m,).
+        """
+        is_boundary = self.rule(model, h, y, draws)
         start, labels = h[is_boundary], y[is_boundary]
-        pushed = self.push(model, start, labels) if len(labels) else start
+        pushed = invert(model, start, labels, self.cut, self.settings) if len(labels) else start
         if self.is_last_epoch:
             self.tally.add(len(y), start, pushed, labels)
-        duss, foss = self.weights
-        batches = [Virtual(pushed, labels, duss)]
-        if self.sample is not None and foss:
-            batches.append(Virtual(*self.sample(), foss))
+        batches = [(self.settings.duss, pushed, labels)]
+        if self.sample is not None and self.settings.foss:
+            batches.append((self.settings.foss, *self.sample()))
         return batches
 
 

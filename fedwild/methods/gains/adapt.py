@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedwild.aggregation.means import running_mean
-from fedwild.contract import HEAD, Client, Draw, Groups, Payload, Replies, Server, copied
+from fedwild.contract import HEAD, Client, Draw, Groups, Payload, Replies, Server, copy_tensors
 from fedwild.methods.fedavg import AveragingRounds
 from fedwild.methods.gains.probes import classifier_difference, feature_difference, probe_samples
 from fedwild.methods.gains.stage import Stage, members
@@ -66,7 +66,7 @@ class Adapt(Stage, AveragingRounds):
     def aggregate(self, server: Server, replies: Replies) -> None:
         """Weight source clients by their similarity to the newcomer (Eq. 2, 3), and make the joint model (Eq. 4-7)."""
         newcomer = self.newcomer(server)
-        own = next((copied(reply.payload.group("model")) for reply in replies if reply.client == newcomer), None)
+        own = next((copy_tensors(reply.payload.group("model")) for reply in replies if reply.client == newcomer), None)
         if own is None or len(replies) == 1:
             missing = newcomer if own is None else "any other client"
             server.note(f"no reply from {missing}: the model does not change in this round")

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedwild.contract import Client, Draw, Groups, Payload, Replies, Reply, Rng, Server, copied
+from fedwild.contract import Client, Draw, Groups, Payload, Replies, Reply, Rng, Server, copy_tensors
 from fedwild.methods.gains.probes import classifier_difference, feature_difference, probe_samples
 from fedwild.methods.gains.stage import Arrival, Kind, Stage
 from fedwild.training import ClientCorrection, train
@@ -51,7 +51,7 @@ class Discover(Stage):
             self.restore(server, "nobody")
             self.exclude(server)
             return
-        own = copied(reply.payload.group("model"))
+        own = copy_tensors(reply.payload.group("model"))
         evidence = self.measure(server, own)
         fixed = p.rule == "fixed"
         discovery = decide_by_limits(evidence, p.t_f, p.t_c) if fixed else decide_by_federation(evidence)

@@ -6,41 +6,26 @@ class, and the bias against novel classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedwild.contract import Client, Draw, Groups, Phase, Replies, Server
+from fedwild.contract import Client, Groups, Payload, Replies, Rng, Server
 from fedwild.core.errors import BadReply
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
 from fedwild.core.text import percent
 from fedwild.discovery import Clusters, cluster_embeddings
-from fedwild.methods.gal.clusters import check_clusters, read_clusters, to_tensors
 from fedwild.methods.gal.novelty import BINS, cosine_histogram, max_cosine, max_known_share, novelty_threshold
-from fedwild.methods.gal.records import Description, count_labelled, request_info
+from fedwild.methods.gal.stage import Description, Survey, count_labelled, head_of, read_clusters, to_tensors
 from fedwild.models.inference import embeddings
 from fedwild.openset import threshold_at_acceptance
 
-if TYPE_CHECKING:
-    from fedwild.methods.gal.method import GAL
 
-
-class Describe(Phase):
+class Describe(Survey):
     """One round before each stage and one after the last."""
 
-    def __init__(self, stage: int, method: GAL) -> None:
-        super().__init__("describe", 1)
-        self.stage, self.method, self.params = stage, method, method.params
-
-    def who(self, server: Server, present: Sequence[str], draw: Draw) -> Sequence[str]:
-        return present
-
-    def send(self, server: Server, client: str) -> Payload:
-        return Payload.of(request_info(server), model=server.state.group("model"))
+    has_labels = True
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         """Return histograms of cosines, clusters of validation samples, and margins of novel over labelled classes."""
@@ -52,10 +37,9 @@ class Describe(Phase):
         clusters, assigned = cluster_embeddings(z.double().numpy(), count, seed, self.params.min_known_count)
         labels = np.zeros((len(clusters), labelled), dtype=np.int64)
         np.add.at(labels, (assigned[assigned >= 0], y.numpy()[assigned >= 0]), 1)
-        reply = Payload(info={"samples": len(z)})
-        cosines = {"known": max_cosine(z, rows), "pool": max_cosine(pool, rows)}
-        reply.put("cosines", {name: cosine_histogram(values) for name, values in cosines.items()})
-        reply.put("clusters", to_tensors(centroids=clusters.centroids, counts=clusters.counts, labels=labels))
+        cosines = {name: cosine_histogram(max_cosine(of, rows)) for name, of in (("known", z), ("pool", pool))}
+        sent = to_tensors(centroids=clusters.centroids, counts=clusters.counts, labels=labels)
+        reply = Payload.of({"samples": len(z)}, cosines=cosines, clusters=sent)
         if len(rows) > labelled:
             logits = z @ rows.T
             margins = logits[:, labelled:].amax(1) - logits[:, :labelled].amax(1)
@@ -69,11 +53,8 @@ class Describe(Phase):
 
     def check(self, server: Server, reply: Payload) -> None:
         super().check(server, reply)
-        width, samples = server.state.group("model")["head.weight"].shape[1], reply.info["samples"]
-        max_clusters = self.params.clusters_for(len(server.classes))
-        check_clusters(reply.group("clusters"), width, max_clusters, samples, count_labelled(server))
-        check_margins(reply.group("margins"), samples)
-        check_cosines(reply.group("cosines"), samples)
+        check_margins(reply.group("margins"), reply.info["samples"])
+        check_cosines(reply.group("cosines"), reply.info["samples"])
 
     def merge(self, server: Server, replies: Replies) -> None:
         """Set the novelty threshold and the bias, and keep the clusters of known samples."""
@@ -90,7 +71,7 @@ class Describe(Phase):
             labels.append(reply.payload.group("clusters")["labels"].numpy().copy())
             margins += [m.double().numpy().copy() for m in reply.payload.group("margins").values()]
         novelty = novelty_threshold(known, pool, self.params.novelty, self.params.accept, self.params.r)
-        joined = Clusters.joined(parts, server.state.group("model")["head.weight"].shape[1])
+        joined = Clusters.joined(parts, head_of(server).shape[1])
         tensors = to_tensors(centroids=joined.centroids, counts=joined.counts, labels=np.concatenate(labels))
         Description(novelty, self.bias(np.concatenate(margins)), **tensors).put(server.state)
         if pool.sum():

@@ -5,41 +5,21 @@ The head grows by one row per novel class (Eq. 5 to 8).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedwild.contract import Client, Draw, Phase, Replies, Server
-from fedwild.contract.task import weights_of
+from fedwild.contract import Client, Payload, Replies, Rng, Server, weights_of
 from fedwild.core.classes import NOVEL
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
 from fedwild.core.text import count
 from fedwild.discovery import Clusters, Estimate, cluster_embeddings
-from fedwild.methods.gal.clusters import check_clusters, read_clusters, to_tensors
 from fedwild.methods.gal.novelty import max_cosine
-from fedwild.methods.gal.records import Description, Discovery, add_class_count, count_labelled, request_info
+from fedwild.methods.gal.stage import Description, Discovery, Survey, count_labelled, head_of, read_clusters, to_tensors
 from fedwild.models.inference import embeddings
 
-if TYPE_CHECKING:
-    from fedwild.methods.gal.method import GAL
 
-
-class Discover(Phase):
+class Discover(Survey):
     """One round per stage."""
-
-    def __init__(self, stage: int, method: GAL) -> None:
-        super().__init__(f"discover-{stage}", 1)
-        self.stage, self.method, self.params = stage, method, method.params
-
-    def who(self, server: Server, present: Sequence[str], draw: Draw) -> Sequence[str]:
-        return present
-
-    def send(self, server: Server, client: str) -> Payload:
-        return Payload.of(request_info(server), model=server.state.group("model"))
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         """Return clusters of the samples that resemble no known class."""
@@ -50,14 +30,8 @@ class Discover(Phase):
             client.note("none of its unlabelled samples are novel" if len(pool) else "it has no unlabelled samples")
         number, seed = self.params.clusters_for(len(client.classes)), rng.sklearn("novel clusters")
         clusters, _ = cluster_embeddings(found, number, seed, self.params.min_count)
-        reply = Payload(info={"samples": len(found), "pool": len(pool), "clusters": len(clusters)})
-        reply.put("clusters", to_tensors(centroids=clusters.centroids, counts=clusters.counts))
-        return reply
-
-    def check(self, server: Server, reply: Payload) -> None:
-        super().check(server, reply)
-        width, max_clusters = head_of(server).shape[1], self.params.clusters_for(len(server.classes))
-        check_clusters(reply.group("clusters"), width, max_clusters, reply.info["samples"])
+        info = {"samples": len(found), "pool": len(pool), "clusters": len(clusters)}
+        return Payload.of(info, clusters=to_tensors(centroids=clusters.centroids, counts=clusters.counts))
 
     def merge(self, server: Server, replies: Replies) -> None:
         """Estimate the number of novel classes, register them and grow the head."""
@@ -69,7 +43,7 @@ class Discover(Phase):
         pool, clients = pool.at(order), clients[order]
         description = Description.of(server.state)
         estimate = self.method.estimator.estimate(pool, description.known_classes(head_of(server)), server.rng)
-        add_class_count(server.state, estimate)
+        server.state.info.setdefault("estimates", []).append(estimate.to_json())
         before = server.state.group("model")
         server.state.put("anchor", before)
         if "origin" not in server.state:
@@ -118,8 +92,3 @@ class Discover(Phase):
         below = counts[order].double().cumsum(0) / counts.double().sum()
         last = int((below < self.params.keep_known).sum().clamp(max=len(below) - 1))
         return max(0.0, float(margins[order][last]))
-
-
-def head_of(server: Server) -> Tensor:
-    """Return the rows of the head (C, d)."""
-    return server.state.group("model")["head.weight"]

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fedwild.contract import Server
-from fedwild.core.payload import Payload
+from fedwild.contract import Payload, Server
 from fedwild.methods.fedavg import AveragingRounds
-from fedwild.methods.gal.records import request_info
-
-if TYPE_CHECKING:
-    from fedwild.methods.gal.method import GAL
+from fedwild.methods.gal.stage import request_info
 
 
 class Known(AveragingRounds):
     """Rounds of known-class learning (Eq. 4). The rows of the head without bias are the class prototypes."""
-
-    def __init__(self, method: GAL) -> None:
-        super().__init__("known", method.params.rounds, method)
 
     def send(self, server: Server, client: str) -> Payload:
         payload = super().send(server, client)

@@ -23,7 +23,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedwild.contract import Answering, Discovers, Exhibit, Outcome, Phase, Predictor, Record, Server, Traits
+from fedwild.contract import Answering, Discovers, Exhibit, Outcome, Phase, Record, Server, Traits
 from fedwild.core.errors import UserError
 from fedwild.discovery import Estimator
 from fedwild.discovery.truth import covered_truth
@@ -32,9 +32,8 @@ from fedwild.methods.gal.describe import Describe
 from fedwild.methods.gal.discover import Discover
 from fedwild.methods.gal.exhibits import discovery_exhibits
 from fedwild.methods.gal.known import Known
-from fedwild.methods.gal.novel import Novel
-from fedwild.methods.gal.predictor import NovelModel
-from fedwild.methods.gal.records import class_counts, count_labelled
+from fedwild.methods.gal.novel import Novel, NovelModel
+from fedwild.methods.gal.stage import class_counts, count_labelled
 from fedwild.methods.registry import METHODS
 from fedwild.models import Network
 from fedwild.openset.metrics import ari, closed_accuracy, forgetting, gal_accuracy, hungarian_accuracy, nmi
@@ -99,12 +98,7 @@ class GAL(FedAvg, Discovers):
             """Return the number of k-means clusters per client."""
             return self.clusters or classes
 
-    parts = {
-        "objective": {"name": "prototype-contrast", "balanced": True},
-        "correction": {},
-        "score": {},
-        "estimator": {},
-    }
+    parts = {**FedAvg.parts, "objective": {"name": "prototype-contrast", "balanced": True}, "estimator": {}}
     traits = Traits(starts_from=True, sends_embeddings=True)
     bias = False
     params: Params
@@ -118,9 +112,10 @@ class GAL(FedAvg, Discovers):
             )
 
     def phases(self) -> Sequence[Phase]:
-        phases: list[Phase] = [Known(self), Describe(1, self)]
+        phases: list[Phase] = [Known("known", self.params.rounds, self), Describe("describe", 1, self)]
         for stage in range(1, self.params.stages + 1):
-            phases += [Discover(stage, self), Novel(stage, self), Describe(stage + 1, self)]
+            phases += [Discover(f"discover-{stage}", stage, self), Novel(stage, self)]
+            phases += [Describe("describe", stage + 1, self)]
         return phases
 
     def answers(self, server: Server) -> Answering:
@@ -130,7 +125,7 @@ class GAL(FedAvg, Discovers):
         """Return the network without the bias against novel classes, which the predictor subtracts."""
         return server.task.network(server.state.group("model"), len(server.classes), self.bias, slot="predictor")
 
-    def predictor(self, server: Server) -> Predictor:
+    def predictor(self, server: Server) -> NovelModel:
         """Return the network that answers, with the bias against novel classes."""
         model, labelled, origin = self.model(server), count_labelled(server), None
         if "origin" in server.state:
@@ -148,11 +143,10 @@ class GAL(FedAvg, Discovers):
 
     def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
         """Return metrics on the known classes and on the novel classes of the stages so far."""
-        counts = class_counts(server.state)
+        counts = class_counts(server)
         if not counts:
             return {}
-        novel = [name for names in outcome.novel[: len(counts)] for name in names]
-        known = count_labelled(server)
+        novel, known = [name for names in outcome.novel[: len(counts)] for name in names], count_labelled(server)
         ids = {name: i for i, name in enumerate((*server.classes.names[:known], *novel))}
         truth = torch.tensor([ids.get(name, -1) for name in outcome.true_names])
         rows = truth >= 0

@@ -8,25 +8,23 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedwild.contract import Client, Groups, Server
-from fedwild.contract.initial import HEAD
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
+from fedwild.contract import HEAD, Client, Groups, Payload, Prediction, Rng, Server
 from fedwild.data.samples import Samples
-from fedwild.methods.fedavg import AveragingRounds
+from fedwild.methods.gal.known import Known
 from fedwild.methods.gal.novelty import max_cosine, nearest_prototype
 from fedwild.methods.gal.objective import NovelObjective
-from fedwild.methods.gal.records import Discovery, class_counts, request_info
+from fedwild.methods.gal.stage import Discovery, class_counts
 from fedwild.models import Network
 from fedwild.models.inference import embeddings
-from fedwild.training.corrections import ClientCorrection
-from fedwild.training.loop import train
+from fedwild.openset import Score, ScoredModel
+from fedwild.openset.scores import signals_of
+from fedwild.training import ClientCorrection, train
 
 if TYPE_CHECKING:
     from fedwild.methods.gal.method import GAL
 
 
-class Novel(AveragingRounds):
+class Novel(Known):
     """Rounds of novel-class learning. They are skipped if no class was discovered."""
 
     params: GAL.Params
@@ -36,11 +34,10 @@ class Novel(AveragingRounds):
         self.stage = stage
 
     def wants(self, server: Server) -> bool:
-        return class_counts(server.state)[self.stage - 1].number > 0
+        return class_counts(server)[self.stage - 1].number > 0
 
     def send(self, server: Server, client: str) -> Payload:
         payload = super().send(server, client)
-        payload.info = request_info(server)
         Discovery.of(server.state).put(payload)
         return payload
 
@@ -110,11 +107,26 @@ def moving_average(weights: Mapping[str, Tensor], anchor: Mapping[str, Tensor], 
 
     The head stays as trained. Integers (the counters of batch norm) are those of the anchor.
     """
+    averaged = dict(weights)
+    for name in weights.keys() - HEAD:
+        old, new = anchor[name], weights[name]
+        averaged[name] = beta * old + (1 - beta) * new if new.is_floating_point() else old.clone()
+    return averaged
 
-    def average(name: str, tensor: Tensor) -> Tensor:
-        if name in HEAD:
-            return tensor
-        old = anchor[name]
-        return beta * old + (1 - beta) * tensor if tensor.is_floating_point() else old.clone()
 
-    return {name: average(name, tensor) for name, tensor in weights.items()}
+class NovelModel(ScoredModel):
+    """A scored network that answers with a novel class only if its logit is larger by more than a bias."""
+
+    def __init__(
+        self, model: Network, classes: int, score: Score, labelled: int, bias: float, origin: Network | None
+    ) -> None:
+        """`origin` is the network before the first discovery, if there was one."""
+        super().__init__(model, classes, score)
+        self.labelled, self.bias, self.origin = labelled, bias, origin
+
+    @torch.inference_mode()
+    def predict(self, x: Tensor) -> Prediction:
+        signals = signals_of(self.model, x, self.classes, self.score)
+        signals.outputs[:, self.labelled :] -= self.bias
+        details = {} if self.origin is None else {"before": self.origin(x).argmax(1)}
+        return Prediction(signals.logits, self.score.score(signals, self.fitted), details)

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedwild.data.samples import Samples
-from fedwild.methods.gal.records import Discovery
+from fedwild.methods.gal.stage import Discovery
 from fedwild.models import Network
-from fedwild.training.objectives import Objective
+from fedwild.training import Objective
 
 if TYPE_CHECKING:
     from fedwild.methods.gal.method import GAL

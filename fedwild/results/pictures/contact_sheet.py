@@ -20,7 +20,7 @@ from fedwild.data import Dataset, DataSettings, samples_of
 from fedwild.lifecycle.run import Run
 from fedwild.models import Network
 from fedwild.openset.adversarial import enhance
-from fedwild.openset.outliers import OUTLIERS, MIN_SIDE
+from fedwild.openset.outliers import MIN_SIDE, OUTLIERS
 from fedwild.results.pictures.sheet import MAX_CAPTION, Pixels, Sheet, pixels
 from fedwild.training.objectives.outlier_aware import OutlierAware
 

@@ -167,7 +167,7 @@ def test_one_head_alone_does_not_disagree(run: Run) -> None:
 def test_agreement_on_all_samples_is_said() -> None:
     nothing = Samples(torch.rand(3, 1, 4, 4), torch.zeros(0).long(), torch.zeros(0).long())
     with pytest.raises(UserError, match="do not disagree about any of 3 samples"):
-        show_disputed(Disputed(nothing, torch.zeros(0), 3), ["a"], SECTION, "title")
+        show_disputed(Disputed(nothing, torch.zeros(0), 3), ["a"])
 
 
 def samples(x: torch.Tensor) -> Samples:

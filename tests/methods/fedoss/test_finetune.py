@@ -203,6 +203,7 @@ def test_a_matrix_that_is_not_a_covariance_is_ignored(data: Dataset, tmp_path: P
 
 
 def test_figures_are_averaged_by_samples() -> None:
-    infos = [{"boundary": 0.2, "displacement": 1.0}, {"boundary": 0.8, "displacement": 3.0}]
-    assert mean_figures(infos, [3, 1]) == {"boundary": pytest.approx(0.35), "displacement": pytest.approx(1.5)}
-    assert mean_figures(infos, [0, 0]) == mean_figures([], []) == {}
+    first, second = {"boundary": 0.2, "displacement": 1.0}, {"boundary": 0.8, "displacement": 3.0}
+    found = mean_figures([{**first, "samples": 3}, {**second, "samples": 1}])
+    assert found == {"boundary": pytest.approx(0.35), "displacement": pytest.approx(1.5)}
+    assert mean_figures([{**first, "samples": 0}]) == mean_figures([]) == {}

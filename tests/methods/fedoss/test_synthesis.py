@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from fedwild.methods.fedoss.heads import LightBranch
 from fedwild.methods.fedoss.layout import Grid
-from fedwild.methods.fedoss.personal import PersonalTraining
-from fedwild.methods.fedoss.synthesis import Synthesis, Tally
+from fedwild.methods.fedoss.settings import FedOSSParams
+from fedwild.methods.fedoss.synthesis import PersonalTraining, Synthesis
 from fedwild.models import Network, build
 from fedwild.training.corrections.base import ClientCorrection
 from fedwild.training.loop import PLAIN
@@ -40,15 +40,16 @@ def personal(log_prior: torch.Tensor = LOG_PRIOR) -> PersonalTraining:
 
 
 def synthesis(weights: tuple[float, float] = (0.5, 2.0), masked: bool = True, sample: bool = True) -> Synthesis:
+    rule: Any = lambda model, h, y, draws: NEAR  # noqa: E731
+    settings = FedOSSParams(duss=weights[0], foss=weights[1], masked=masked)
     return Synthesis(
-        personal(),
-        recognise=lambda model, h, y, draws: NEAR,
-        push=lambda model, h, y: h + 1.0,
-        sample=(lambda: (DRAWN, DRAWN_NEAR)) if sample else None,
-        weights=weights,
-        masked=masked,
-        tally=Tally(Grid.within((8,), 100)),
+        personal(), rule, (lambda: (DRAWN, DRAWN_NEAR)) if sample else None, settings, Grid.within((8,), 100)
     )
+
+
+@pytest.fixture(autouse=True)
+def pushed_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedwild.methods.fedoss.synthesis.invert", lambda model, h, y, cut, settings: h + 1.0)
 
 
 def step(descent: Any, model: Network) -> torch.Tensor:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedwild.core.errors import BadReply
-from fedwild.methods.gal.clusters import check_clusters, to_tensors
+from fedwild.methods.gal.stage import check_clusters, to_tensors
 
 
 def clusters(**changed: Any) -> dict[str, torch.Tensor]:
@@ -22,23 +22,24 @@ def clusters(**changed: Any) -> dict[str, torch.Tensor]:
 
 
 BAD_CLUSTERS = [
-    ({"centroids": torch.zeros(2, 5)}, r"centroids are \(2, 5\) torch.float32, expected \(m, 6\) float32"),
-    ({"centroids": torch.zeros(2, 6, dtype=torch.float64)}, "float64, expected"),
-    ({"centroids": torch.zeros(12)}, r"centroids are \(12,\)"),
-    ({"centroids": torch.zeros(3, 6)}, r"counts are \(2,\) torch.int64, expected \(3,\) int64"),
-    ({"counts": torch.tensor([3.0, 4.0])}, "counts are .* torch.float32"),
-    ({"counts": torch.tensor([[3, 4]])}, "counts are"),
+    ({"centroids": torch.zeros(2, 5)}, r"'centroids' is torch.float32 \(2, 5\), expected torch.float32 \(2, 6\)"),
+    ({"centroids": torch.zeros(2, 6, dtype=torch.float64)}, "'centroids' is torch.float64"),
+    ({"centroids": torch.zeros(12)}, r"'centroids' is torch.float32 \(12,\)"),
+    ({"centroids": torch.zeros(3, 6)}, r"'centroids' is torch.float32 \(3, 6\), expected torch.float32 \(2, 6\)"),
+    ({"counts": torch.tensor([3.0, 4.0])}, "'counts' is torch.float32"),
+    ({"counts": torch.tensor([[3, 4]])}, r"'counts' is torch.int64 \(1, 2\), expected torch.int64 \(2,\)"),
     ({"counts": torch.tensor([-1, 4])}, "counts add up to 3"),
     ({"counts": torch.tensor([0, 4])}, "counts add up to 4"),
     ({"counts": torch.tensor([3, 5])}, "counts add up to 8, with 7 samples"),
     ({"counts": torch.tensor([3, 2**62])}, "with 7 samples"),
-    ({"labels": torch.tensor([[3, 0], [1, 3]])}, r"labels are \(2, 2\) torch.int64, expected \(2, 3\) int64"),
-    ({"labels": torch.tensor([[3.0, 0, 0], [1, 1, 2]])}, "labels are .* torch.float32"),
+    ({"labels": torch.tensor([[3, 0], [1, 3]])}, r"'labels' is torch.int64 \(2, 2\), expected torch.int64 \(2, 3\)"),
+    ({"labels": torch.tensor([[3.0, 0, 0], [1, 1, 2]])}, "'labels' is torch.float32"),
     ({"labels": torch.tensor([[3, 0, 0], [1, 1, 1]])}, "labels do not add up"),
     ({"labels": torch.tensor([[4, -1, 0], [1, 1, 2]])}, "labels do not add up"),
-    ({"labels": None}, "clusters have"),
-    ({"centroids": None}, "clusters have"),
-    ({"extra": torch.zeros(1)}, "clusters have"),
+    ({"labels": None}, "clusters lacks .'labels'"),
+    ({"centroids": None}, "clusters lacks .'centroids'"),
+    ({"counts": None}, "clusters lacks .'counts'"),
+    ({"extra": torch.zeros(1)}, "clusters has unexpected tensors .'extra'"),
 ]
 
 
@@ -52,7 +53,7 @@ def test_invalid_clusters_are_rejected(change: dict[str, Any], words: str) -> No
 def test_clusters_of_unlabelled_samples_have_no_labels() -> None:
     check_clusters(clusters(labels=None), 6, 4, 7)
     check_clusters({"centroids": torch.zeros(0, 6), "counts": torch.zeros(0, dtype=torch.int64)}, 6, 4, 0)
-    with pytest.raises(BadReply, match="clusters have"):
+    with pytest.raises(BadReply, match=r"clusters has unexpected tensors \['labels'\]"):
         check_clusters(clusters(), 6, 4, 7)
 
 

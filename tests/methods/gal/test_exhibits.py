@@ -13,7 +13,6 @@ from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.discovery import ESTIMATORS, ClassCount
 from fedwild.methods.gal.exhibits import SECTION, discovery_exhibits
-from fedwild.methods.gal.records import add_class_count
 from tests.methods.by_hand import PLAIN
 
 HEAD = torch.tensor([[3.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
@@ -22,9 +21,7 @@ HEAD = torch.tensor([[3.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
 def record(counts: list[ClassCount], events: list[dict[str, Any]] | None = None) -> Record:
     registry = ClassRegistry.of(("cat", "dog"))
     registry.add("novel-1", "novel", since=3, stage=1)
-    state = Payload.of(model={"head.weight": HEAD})
-    for count in counts:
-        add_class_count(state, count)
+    state = Payload.of({"estimates": [count.to_json() for count in counts]}, model={"head.weight": HEAD})
     return Record(Server(PLAIN, registry, Step("describe", 1, 9), Rng(0), state=state), events or [])
 
 

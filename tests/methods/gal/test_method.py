@@ -23,8 +23,7 @@ from fedwild.methods.gal import GAL
 from fedwild.methods.gal.describe import Describe
 from fedwild.methods.gal.discover import Discover
 from fedwild.methods.gal.known import Known
-from fedwild.methods.gal.novel import Novel
-from fedwild.methods.gal.predictor import NovelModel
+from fedwild.methods.gal.novel import Novel, NovelModel
 from fedwild.models import build
 from fedwild.openset import SCORES
 from fedwild.runs.folder import RunFolder
@@ -264,13 +263,13 @@ def test_the_result_is_bit_equal_with_workers_and_after_a_kill_in_every_round(da
 @pytest.mark.parametrize(
     ("phase", "change", "words"),
     [
-        ("describe", lambda reply: reply.drop("clusters"), "clusters have"),
+        ("describe", lambda reply: reply.drop("clusters"), "clusters lacks"),
         ("describe", lambda reply: reply.drop("cosines"), "cosines lacks"),
         ("describe", lambda reply: reply.put("margins", {"novel": torch.zeros(1)}), "margins/novel"),
         ("describe", lambda reply: reply.info.update(samples=99), "of which 99"),
         ("describe", lambda reply: reply.info.update(samples=-1), "'samples'"),
         ("discover-1", lambda reply: reply.info.update(samples=2), "with 2 samples"),
-        ("discover-1", lambda reply: reply.put("clusters", {}), "clusters have"),
+        ("discover-1", lambda reply: reply.put("clusters", {}), "clusters lacks"),
         ("novel-1", lambda reply: reply.drop("model"), "model lacks"),
         (
             "novel-1",

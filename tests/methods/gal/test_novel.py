@@ -17,7 +17,7 @@ from fedwild.data import Dataset
 from fedwild.data.samples import Samples
 from fedwild.methods.gal.novel import FrozenRows, Novel, moving_average
 from fedwild.methods.gal.novelty import max_cosine
-from fedwild.methods.gal.records import Discovery
+from fedwild.methods.gal.stage import Discovery
 from fedwild.models import Network
 from fedwild.training.corrections import CORRECTIONS, ClientCorrection
 from fedwild.training.corrections.scaffold import CHANGE, CONTROL

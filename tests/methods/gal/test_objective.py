@@ -23,7 +23,7 @@ from fedwild.methods.gal.objective import (
     replay,
     semantic_weighted,
 )
-from fedwild.methods.gal.records import Discovery
+from fedwild.methods.gal.stage import Discovery
 from fedwild.models import Network
 from fedwild.training.corrections import ClientCorrection
 from fedwild.training.loop import LocalTraining, train

@@ -12,7 +12,7 @@ from fedwild.core.classes import ClassRegistry
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.discovery import ClassCount
-from fedwild.methods.gal.records import Description, Discovery, add_class_count, class_counts, count_labelled
+from fedwild.methods.gal.stage import Description, Discovery, class_counts, count_labelled
 
 
 def stored(state: Payload) -> Payload:
@@ -21,13 +21,12 @@ def stored(state: Payload) -> Payload:
 
 
 def test_class_counts_are_kept_by_stage() -> None:
-    state = Payload()
-    assert class_counts(state) == []
+    server = Server(Task((1,), "mlp"), ClassRegistry(), Step("describe", 0, 0), Rng(0))
+    assert class_counts(server) == []
     counts = [ClassCount(2, 1, 3, [(0.5, 2.0), (1.0, 1.0)]), ClassCount(0, 0, 0)]
-    for count in counts:
-        add_class_count(state, count)
-    assert class_counts(stored(state)) == counts
-    assert state.info == {
+    server.state = stored(Payload(info={"estimates": [count.to_json() for count in counts]}))
+    assert class_counts(server) == counts
+    assert server.state.info == {
         "estimates": [
             {"number": 2, "low": 1, "high": 3, "curve": [[0.5, 2.0], [1.0, 1.0]]},
             {"number": 0, "low": 0, "high": 0, "curve": []},

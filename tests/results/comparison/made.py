@@ -1,4 +1,4 @@
-"""Finished runs as files, without running anything."""
+"""Files of finished runs, without running anything."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedwild.results.comparison import FinishedRun, read_run
+from fedwild.runs.format import FORMAT
 
 METHOD = {"name": "fedavg", "lr": 0.1}
 
@@ -23,12 +24,12 @@ def made_run(
     seconds: float = 2.0,
     by: dict[str, dict[str, float]] | None = None,
 ) -> FinishedRun | None:
-    """A run folder with as much in it as a comparison reads."""
+    """Make a run folder with what a comparison reads."""
     sections = {"data": {"name": "digits", "known": 6}, "method": METHOD, "score": {"name": "msp"}}
     for section, table in (settings or {}).items():
         sections[section] = {**sections.get(section, {}), **table}
     path.mkdir(parents=True)
-    (path / "run.json").write_text(json.dumps({"format": 1, "data": data, "config": {"seed": seed, **sections}}))
+    (path / "run.json").write_text(json.dumps({"format": FORMAT, "data": data, "config": {"seed": seed, **sections}}))
     if not finished:
         return None
     costs = {"seconds": seconds, "bytes_up": 1_700_000, "bytes_down": 900, "rounds": 3, "clients": 2}
@@ -38,6 +39,6 @@ def made_run(
 
 
 def made_seeds(root: Path, name: str, values: list[float | None], **more: Any) -> None:
-    """A run for each value, with seeds from 0 on."""
+    """Make a run for each value, with seeds from 0."""
     for seed, value in enumerate(values):
         made_run(root / f"{name}-{seed}", value, seed, **more)

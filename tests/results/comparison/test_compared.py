@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from fedwild.core.errors import UserError
 from fedwild.results.comparison import Comparison, compare, find_runs
 from fedwild.results.comparison.columns import Column
-from fedwild.core.errors import UserError
 from fedwild.results.tables import Cell
 from tests.results.comparison.made import made_run, made_seeds
 
@@ -37,7 +37,7 @@ def names(comparison: Comparison) -> list[str]:
 def test_runs_that_differ_in_their_seed_only_are_one_row_with_mean_and_deviation(tmp_path: Path) -> None:
     values = [0.5, 0.6, 0.85]
     made_seeds(tmp_path, "a", [*values])
-    (row,) = compared(tmp_path).described()["rows"]
+    (row,) = compared(tmp_path).to_json()["rows"]
     assert row["seeds"] == [0, 1, 2]
     assert row["runs"] == [str(tmp_path / f"a-{seed}") for seed in range(3)]
     figure = row["figures"]["auroc"]
@@ -47,7 +47,7 @@ def test_runs_that_differ_in_their_seed_only_are_one_row_with_mean_and_deviation
     assert cells(compared(tmp_path), "AUROC")[0].text == "65.0 ± 18.0 %"
 
 
-def test_rows_are_called_by_what_differs_the_method_first(tmp_path: Path) -> None:
+def test_rows_are_named_by_the_settings_that_differ_the_method_first(tmp_path: Path) -> None:
     made_run(tmp_path / "a", settings={"score": {"name": "energy"}, "method": {"lr": 0.1}})
     made_run(tmp_path / "b", settings={"method": {"name": "fedov", "lr": 0.5, "own": 1}})
     assert names(compared(tmp_path)) == [
@@ -56,12 +56,12 @@ def test_rows_are_called_by_what_differs_the_method_first(tmp_path: Path) -> Non
     ]
 
 
-def test_a_single_row_is_called_by_its_method(tmp_path: Path) -> None:
+def test_a_single_row_is_named_by_its_method(tmp_path: Path) -> None:
     made_run(tmp_path / "a")
     assert names(compared(tmp_path)) == ["method=fedavg"]
 
 
-def test_by_calls_rows_by_these_settings_and_by_more_where_two_would_be_called_the_same(tmp_path: Path) -> None:
+def test_by_names_rows_by_these_settings_and_by_more_where_two_names_would_be_equal(tmp_path: Path) -> None:
     made_run(tmp_path / "a", settings={"method": {"lr": 0.1}})
     made_run(tmp_path / "b", settings={"method": {"lr": 0.2}})
     made_run(tmp_path / "c", settings={"method": {"name": "fedov", "lr": 0.3}})
@@ -69,7 +69,7 @@ def test_by_calls_rows_by_these_settings_and_by_more_where_two_would_be_called_t
     assert names(comparison) == ["method=fedavg method.lr=0.1", "method=fedavg method.lr=0.2", "method=fedov"]
 
 
-def test_a_difference_that_names_do_not_tell_is_in_a_note(tmp_path: Path) -> None:
+def test_a_difference_that_the_names_do_not_show_is_in_a_note(tmp_path: Path) -> None:
     made_run(tmp_path / "a")
     made_run(tmp_path / "b", settings={"method": {"name": "fedov", "lr": 0.3}})
     assert "The rows also differ in method.lr." in compared(tmp_path, by=("method.name",)).all_notes()
@@ -80,11 +80,11 @@ def test_the_same_settings_and_seed_count_once(tmp_path: Path) -> None:
     made_run(tmp_path / "a", 0.5)
     made_run(tmp_path / "again", 0.7)
     comparison = compared(tmp_path)
-    assert comparison.described()["rows"][0]["figures"]["auroc"]["values"] == {"0": 0.5}
+    assert comparison.to_json()["rows"][0]["figures"]["auroc"]["values"] == {"0": 0.5}
     assert any("same settings and seed" in note and "again" in note for note in comparison.all_notes())
 
 
-def test_an_unknown_setting_or_figure_is_refused_with_a_suggestion(tmp_path: Path) -> None:
+def test_an_unknown_setting_or_figure_is_rejected_with_a_suggestion(tmp_path: Path) -> None:
     made_run(tmp_path / "a")
     with pytest.raises(UserError, match="Did you mean 'auroc'"):
         compared(tmp_path, "aurok")
@@ -94,18 +94,18 @@ def test_an_unknown_setting_or_figure_is_refused_with_a_suggestion(tmp_path: Pat
         compared(tmp_path, by=("seed",))
 
 
-def test_unfinished_runs_are_named_and_left_out(tmp_path: Path) -> None:
+def test_unfinished_runs_are_not_included_and_named_in_a_note(tmp_path: Path) -> None:
     made_run(tmp_path / "a", finished=False)
     with pytest.raises(UserError, match="no run is finished"):
         compared(tmp_path)
     made_run(tmp_path / "b")
-    assert f"Unfinished and left out: {tmp_path / 'a'}." in compared(tmp_path).all_notes()
+    assert f"Not included, because they are unfinished: {tmp_path / 'a'}." in compared(tmp_path).all_notes()
 
 
 # --- columns -------------------------------------------------------------------------------------------------
 
 
-def test_columns_are_what_the_console_shows_or_what_was_asked_for(tmp_path: Path) -> None:
+def test_columns_are_those_of_the_final_table_or_the_requested_ones(tmp_path: Path) -> None:
     made_run(tmp_path / "a", metrics={"number_found": 4.0, "hos": 0.5}, by={"client.x": {"auroc": 0.25}})
     usual = ("runs", "seeds", "closed accuracy", "AUROC", "novel classes", "time", "bytes up", "bytes down")
     assert compared(tmp_path).table().headings == usual
@@ -131,14 +131,14 @@ def test_columns_are_what_the_console_shows_or_what_was_asked_for(tmp_path: Path
         ("openness", None),
     ],
 )
-def test_it_is_known_what_is_better(key: str, better: str | None) -> None:
+def test_each_figure_has_a_direction_or_none(key: str, better: str | None) -> None:
     assert Column(key).better == better
 
 
 # --- the best ------------------------------------------------------------------------------------------------
 
 
-def test_the_best_is_bold_small_where_small_is_better_and_nothing_where_neither_is(tmp_path: Path) -> None:
+def test_the_best_is_bold_in_columns_that_have_a_direction(tmp_path: Path) -> None:
     worse: dict[str, Any] = {"forgetting": 0.2, "number_found": 3.0}
     made_run(tmp_path / "a", 0.7, metrics={"forgetting": 0.1, "number_found": 9.0}, seconds=5)
     made_run(tmp_path / "b", 0.6, settings={"method": {"lr": 1}}, metrics=worse, seconds=4)
@@ -148,18 +148,18 @@ def test_the_best_is_bold_small_where_small_is_better_and_nothing_where_neither_
     assert [cell.best for cell in cells(comparison, "novel classes")] == [False, False]
 
 
-def test_rows_that_show_the_same_are_all_best(tmp_path: Path) -> None:
+def test_rows_that_show_the_same_best_mean_are_all_bold(tmp_path: Path) -> None:
     for number, value in enumerate((0.70001, 0.70004, 0.6994)):
         made_run(tmp_path / str(number), value, settings={"method": {"lr": number}})
     assert [cell.best for cell in cells(compared(tmp_path), "AUROC")] == [True, True, False]
 
 
-def test_a_single_row_is_not_the_best_of_anything(tmp_path: Path) -> None:
+def test_a_single_row_is_never_bold(tmp_path: Path) -> None:
     made_run(tmp_path / "a")
     assert not any(cell.best for cell in compared(tmp_path).table().rows[0])
 
 
-def test_a_figure_that_is_not_defined_is_a_dash_and_never_the_best(tmp_path: Path) -> None:
+def test_an_undefined_figure_is_a_dash_and_never_bold(tmp_path: Path) -> None:
     made_run(tmp_path / "a", None)
     made_run(tmp_path / "b", 0.6, settings={"method": {"lr": 1}})
     undefined, defined = cells(compared(tmp_path), "AUROC")
@@ -168,12 +168,12 @@ def test_a_figure_that_is_not_defined_is_a_dash_and_never_the_best(tmp_path: Pat
     assert (defined.text, defined.best) == ("60.0 %", True)
 
 
-def test_a_figure_that_is_defined_in_some_runs_says_in_how_many(tmp_path: Path) -> None:
+def test_a_figure_that_is_defined_in_some_runs_shows_their_number(tmp_path: Path) -> None:
     made_seeds(tmp_path, "a", [0.5, None, 0.7])
     assert cells(compared(tmp_path), "AUROC")[0].text == "60.0 ± 14.1 % (2 of 3)"
 
 
-def test_a_column_without_any_value_has_no_best(tmp_path: Path) -> None:
+def test_a_column_without_values_has_no_best_row(tmp_path: Path) -> None:
     made_run(tmp_path / "a", None)
     made_run(tmp_path / "b", None, settings={"method": {"lr": 1}})
     assert [(cell.text, cell.best) for cell in cells(compared(tmp_path), "AUROC")] == [("-", False)] * 2
@@ -191,7 +191,7 @@ def three(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_rows_that_are_not_significantly_worse_are_marked_and_the_sign_is_explained(three: Path) -> None:
+def test_rows_that_are_not_significantly_worse_are_marked_and_a_note_explains_the_mark(three: Path) -> None:
     comparison = compared(three)
     assert [cell.text.endswith("†") for cell in cells(comparison, "AUROC")] == [False, True, False]
     (note,) = comparison.all_notes()
@@ -200,7 +200,7 @@ def test_rows_that_are_not_significantly_worse_are_marked_and_the_sign_is_explai
     assert "Welch" not in note
 
 
-def test_where_all_others_are_worse_the_note_says_so_without_a_sign(tmp_path: Path) -> None:
+def test_if_all_others_are_significantly_worse_the_note_says_so(tmp_path: Path) -> None:
     made_seeds(tmp_path, "a", list(TOP))
     made_seeds(tmp_path, "b", list(FAR), settings={"method": {"lr": 9}})
     (note,) = compared(tmp_path, "auroc").all_notes()
@@ -209,7 +209,7 @@ def test_where_all_others_are_worse_the_note_says_so_without_a_sign(tmp_path: Pa
 
 
 def test_json_has_raw_and_corrected_p_values_and_which_test_gave_them(three: Path) -> None:
-    top, near, far = (row["figures"]["auroc"] for row in compared(three).described()["rows"])
+    top, near, far = (row["figures"]["auroc"] for row in compared(three).to_json()["rows"])
     assert (top["test"], top["p"], top["p_holm"]) == (None, None, None)
     assert near["test"] == far["test"] == "paired t-test"
     assert near["p"] == pytest.approx(stats.ttest_rel(TOP, NEAR).pvalue)
@@ -217,11 +217,11 @@ def test_json_has_raw_and_corrected_p_values_and_which_test_gave_them(three: Pat
     assert (far["p_holm"], near["p_holm"]) == (pytest.approx(2 * far["p"]), pytest.approx(near["p"]))
 
 
-def test_other_seeds_are_tested_unpaired(tmp_path: Path) -> None:
+def test_rows_with_different_seeds_are_tested_unpaired(tmp_path: Path) -> None:
     made_seeds(tmp_path, "a", list(TOP))
     for seed, value in enumerate(FAR[:3], start=10):
         made_run(tmp_path / f"b-{seed}", value, seed, settings={"method": {"lr": 9}})
-    figure = compared(tmp_path).described()["rows"][1]["figures"]["auroc"]
+    figure = compared(tmp_path).to_json()["rows"][1]["figures"]["auroc"]
     assert figure["test"] == "Welch's t-test"
     assert figure["p"] == pytest.approx(stats.ttest_ind(TOP, FAR[:3], equal_var=False).pvalue)
 
@@ -231,18 +231,18 @@ def test_a_row_with_too_few_seeds_is_not_marked_and_a_note_says_so(three: Path) 
     comparison = compared(three)
     assert [cell.text.endswith("†") for cell in cells(comparison, "AUROC")] == [False, True, False, False]
     assert "Too few seeds to test differences for method.lr=4: both rows need at least 3." in comparison.all_notes()
-    assert comparison.described()["rows"][3]["figures"]["auroc"]["test"] == "too few seeds"
+    assert comparison.to_json()["rows"][3]["figures"]["auroc"]["test"] == "too few seeds"
 
 
 def test_time_and_bytes_are_not_tested(three: Path) -> None:
-    for row in compared(three).described()["rows"]:
+    for row in compared(three).to_json()["rows"]:
         assert all(row["figures"][key]["test"] is None for key in ("seconds", "bytes_up", "bytes_down"))
 
 
-def test_what_is_described_is_json_without_nan(tmp_path: Path) -> None:
+def test_json_has_no_nan(tmp_path: Path) -> None:
     made_seeds(tmp_path, "a", [None, None, None])
     made_seeds(tmp_path, "b", [0.5, 0.5, 0.5], settings={"method": {"lr": 9}})
-    text = json.dumps(compared(tmp_path).described(), allow_nan=False)
+    text = json.dumps(compared(tmp_path).to_json(), allow_nan=False)
     assert json.loads(text)["rows"][0]["figures"]["auroc"]["mean"] is None
 
 
@@ -253,13 +253,13 @@ def data_notes(root: Path) -> list[str]:
     return [note for note in compared(root).all_notes() if "not measured on the same" in note]
 
 
-def test_other_test_data_are_noted_by_settings(tmp_path: Path) -> None:
+def test_different_test_data_is_noted_by_its_settings(tmp_path: Path) -> None:
     made_run(tmp_path / "a")
     made_run(tmp_path / "b", settings={"data": {"known": 5}}, data="other")
     assert data_notes(tmp_path) == ["The rows are not measured on the same test data: data.known differs."]
 
 
-def test_other_test_data_are_noted_by_fingerprint_of_the_same_seed(tmp_path: Path) -> None:
+def test_different_test_data_is_noted_by_the_fingerprints_of_the_same_seed(tmp_path: Path) -> None:
     for seed in (0, 1):
         for lr in (1, 2):
             made_run(tmp_path / f"{lr}-{seed}", seed=seed, data=f"of seed {seed}", settings={"method": {"lr": lr}})
@@ -268,13 +268,13 @@ def test_other_test_data_are_noted_by_fingerprint_of_the_same_seed(tmp_path: Pat
     assert len(data_notes(tmp_path)) == 1
 
 
-def test_settings_of_training_data_alone_are_no_reason_for_a_note(tmp_path: Path) -> None:
+def test_settings_that_change_only_training_data_give_no_note(tmp_path: Path) -> None:
     made_run(tmp_path / "a", settings={"data": {"train_samples": 10}}, data="small")
     made_run(tmp_path / "b", settings={"data": {"train_samples": 99}}, data="large")
     assert data_notes(tmp_path) == []
 
 
 @pytest.mark.parametrize("key", ["width", "displacement", "boundary", "largest_p", "moved_fc"])
-def test_figures_that_only_describe_a_method_are_neither_better_large_nor_small(key: str) -> None:
+def test_figures_of_a_method_have_no_direction_and_no_unit(key: str) -> None:
     assert Column(key).better is None
-    assert Column(key).text([0.5], 1) == ("0.5" if key in ("width", "displacement") else "50.0 %")
+    assert Column(key).text([0.5], 1) == "0.50"

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fedwild.results.comparison import compare, find_runs, read_run
 from fedwild.core.errors import UserError
+from fedwild.results.comparison import compare, find_runs, read_run
+from fedwild.runs.format import FORMAT
 from tests.results.comparison.made import made_run
 
 
-def test_runs_are_found_below_folders_but_not_inside_runs_nor_while_they_are_made(tmp_path: Path) -> None:
+def test_runs_are_found_below_folders_but_not_inside_runs_nor_while_they_are_created(tmp_path: Path) -> None:
     made_run(tmp_path / "b" / "deep" / "two")
     made_run(tmp_path / "a")
     made_run(tmp_path / "a" / "clients" / "inner")
@@ -22,7 +23,7 @@ def test_runs_are_found_below_folders_but_not_inside_runs_nor_while_they_are_mad
     assert [run.path for run in found.finished] == [tmp_path / "a", tmp_path / "b" / "deep" / "two"]
 
 
-def test_runs_of_a_folder_come_by_their_settings_and_folders_as_they_are_named(tmp_path: Path) -> None:
+def test_runs_of_a_folder_are_sorted_by_settings_and_folders_keep_their_order(tmp_path: Path) -> None:
     for name, lr, seed in (("a", 10, 1), ("b", 9, 0), ("c", 10, 0)):
         made_run(tmp_path / "one" / name, seed=seed, settings={"method": {"lr": lr}})
     made_run(tmp_path / "two", settings={"method": {"lr": 1}})
@@ -31,13 +32,13 @@ def test_runs_of_a_folder_come_by_their_settings_and_folders_as_they_are_named(t
         assert " ".join(run.path.name for run in found.finished) == names
 
 
-def test_a_run_that_is_named_twice_is_there_once(tmp_path: Path) -> None:
+def test_a_run_that_is_given_twice_is_read_once(tmp_path: Path) -> None:
     made_run(tmp_path / "a")
     (tmp_path / "latest").symlink_to(tmp_path / "a")
     assert len(find_runs([tmp_path / "a", tmp_path, tmp_path / "latest"]).finished) == 1
 
 
-def test_unfinished_runs_are_set_apart(tmp_path: Path) -> None:
+def test_unfinished_runs_are_listed_separately(tmp_path: Path) -> None:
     made_run(tmp_path / "a")
     made_run(tmp_path / "b", finished=False)
     found = find_runs([tmp_path])
@@ -61,30 +62,30 @@ def test_a_real_run_can_be_read(finished_once: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("file", "content", "message"),
     [
         ("result.json", "{", "is damaged"),
         ("result.json", "[]", "is damaged"),
-        ("result.json", "{}", "delete it, then `fedwild resume"),
-        ("run.json", '{"format": 1}', "does not say which settings"),
+        ("result.json", "{}", "delete it, then run `fedwild resume"),
+        ("run.json", f'{{"format": {FORMAT}}}', "has no settings of the run"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path: Path, file: str, content: str, said: str) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path, file: str, content: str, message: str) -> None:
     made_run(tmp_path / "a")
     (tmp_path / "a" / file).write_text(content)
-    with pytest.raises(UserError, match=said) as problem:
+    with pytest.raises(UserError, match=message) as problem:
         find_runs([tmp_path])
     assert str(tmp_path / "a" / file) in str(problem.value)
 
 
-def test_a_run_of_a_newer_fedwild_is_refused(tmp_path: Path) -> None:
+def test_a_run_of_another_format_is_rejected(tmp_path: Path) -> None:
     made_run(tmp_path / "a")
     (tmp_path / "a" / "run.json").write_text('{"format": 99, "versions": {"fedwild": "7.0.0"}}')
-    with pytest.raises(UserError, match=r"written by a newer fedwild \(7\.0\.0\)"):
+    with pytest.raises(UserError, match=r"was made by fedwild 7\.0\.0 \(format 99\)"):
         find_runs([tmp_path])
 
 
-def test_a_result_without_parts_is_read(tmp_path: Path) -> None:
+def test_a_result_without_clients_or_domains_is_read(tmp_path: Path) -> None:
     made_run(tmp_path / "a")
     path = tmp_path / "a" / "result.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "by": None}))
@@ -92,11 +93,11 @@ def test_a_result_without_parts_is_read(tmp_path: Path) -> None:
     assert not [name for name in run.figures if name.startswith("by.")]
 
 
-def test_a_place_without_runs_is_refused(tmp_path: Path) -> None:
+def test_a_place_without_runs_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
-    for place, said in (("file", "is not a folder"), ("empty", "has no runs"), ("gone", "does not exist")):
-        with pytest.raises(UserError, match=said):
+    for place, message in (("file", "is not a folder"), ("empty", "contains no runs"), ("gone", "does not exist")):
+        with pytest.raises(UserError, match=message):
             find_runs([tmp_path / place])
 
 
@@ -110,7 +111,7 @@ def test_five_hundred_runs_are_read_and_compared_within_two_seconds(tmp_path: Pa
     assert len(comparison.rows) == 100
 
 
-def test_a_result_whose_parts_are_no_tables_is_damaged(tmp_path: Path) -> None:
+def test_a_result_whose_parts_are_not_tables_is_damaged(tmp_path: Path) -> None:
     made_run(tmp_path / "run")
     path = tmp_path / "run" / "result.json"
     for by in ([1], {"client-00": 3}):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedwild import papers
+from fedwild.results import papers
 from fedwild.results.papers import Cell
 
 TABLES = papers.tables()
@@ -10,6 +10,6 @@ CELLS = [cell for table in TABLES for cell in table.cells]
 
 
 def the_cell(table: str, **keys: str) -> Cell:
-    """The only cell with these keys, as it is on this machine now."""
+    """Return the only cell with these keys; which data it waits for is checked again."""
     (cell,) = papers.table(table).only(keys).cells
     return cell

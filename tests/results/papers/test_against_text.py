@@ -1,9 +1,9 @@
-"""The figures against the papers' own text, where it is at hand."""
+"""The figures against the text of the papers, where it is available."""
 
 from __future__ import annotations
 
 import re
-import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
@@ -12,16 +12,11 @@ from typing import Any
 
 import pytest
 
-from fedwild import papers
+from fedwild.results import papers
 from fedwild.results.papers import Cell
 from tests.results.papers.shelf import TABLES, the_cell
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-TEXTS = Path(__file__).resolve().parents[3] / "shared" / "papers"
+TEXTS = Path(__file__).resolve().parents[4] / "shared" / "papers"
 FILES = {
     "fedov": "fedov.txt",
     "fedpd": "fedpd.txt",
@@ -29,16 +24,16 @@ FILES = {
     "gal": "gal-fednovel.txt",
     "gains": "gains-slides.txt",
 }
-# Where the text has lost a point, or has a blank inside a number; the tables' notes tell of both.
+# Places where the text lacks a decimal point or has a space inside a number; see the notes of the tables.
 REPAIRS = {"fedov": ("48 5%", "48.5%"), "gal": ("\t2 8\t", "\t28\t")}
-# In the text its rows stand one below the other within a cell.
+# In the text, several rows of this table are in one cell.
 ROWS_RUN_TOGETHER = "gal/table2"
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 @cache
 def text_lines(paper: str) -> list[list[str]]:
-    """The numbers of every line of a paper's text."""
+    """Return the numbers of every line of a paper's text."""
     path = TEXTS / FILES[paper]
     if not path.is_file():
         pytest.skip(f"the papers' text is not at {TEXTS}")
@@ -47,36 +42,38 @@ def text_lines(paper: str) -> list[list[str]]:
 
 
 def our_rows(name: str) -> Iterator[list[str]]:
-    """The figures of every row of a table, as they are written in its file."""
+    """Yield the figures of every row of a table, as written in its file."""
     paper, table = name.split("/")
-    raw: dict[str, Any] = tomllib.loads(files("fedwild.results.papers").joinpath(paper, f"{table}.toml").read_text("utf-8"))
+    raw: dict[str, Any] = tomllib.loads(
+        files("fedwild.results.papers").joinpath(paper, f"{table}.toml").read_text("utf-8")
+    )
     for block in raw.get("blocks", [raw]):
         for line in block["cells"].strip().splitlines():
             yield line.split()[len(block.get("rows", [])) :]
 
 
-def stands_in(numbers: list[str], line: list[str]) -> bool:
-    """Whether a line has all these numbers in this order."""
+def is_in(numbers: list[str], line: list[str]) -> bool:
+    """Return whether a line has all these numbers in this order."""
     rest = iter(line)
     return all(number in rest for number in numbers)
 
 
 @pytest.mark.parametrize("name", [table.name for table in TABLES if table.name != ROWS_RUN_TOGETHER])
-def test_every_row_stands_in_one_line_of_the_text(name: str) -> None:
+def test_every_row_is_in_one_line_of_the_text(name: str) -> None:
     lines = text_lines(name.split("/")[0])
     for row in our_rows(name):
         numbers = [number for figure in row for number in NUMBER.findall(figure)]
-        assert any(stands_in(numbers, line) for line in lines), row
+        assert any(is_in(numbers, line) for line in lines), row
 
 
-def test_every_figure_of_a_table_whose_rows_run_together_stands_in_the_text() -> None:
+def test_every_figure_of_a_table_with_merged_rows_is_in_the_text() -> None:
     lines = text_lines("gal")
     for row in our_rows(ROWS_RUN_TOGETHER):
         for figure in row:
-            assert any(stands_in(NUMBER.findall(figure), line) for line in lines), figure
+            assert any(is_in(NUMBER.findall(figure), line) for line in lines), figure
 
 
-# --- what the papers say of their tables ---------------------------------------------------------------------
+# --- what the papers say about their tables ------------------------------------------------------------------
 
 
 SPOTS: list[tuple[str, dict[str, str], str]] = [
@@ -103,14 +100,14 @@ SPOTS: list[tuple[str, dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("table", "keys", "figure"), SPOTS)
-def test_a_cell_has_the_figure_that_a_reader_finds_in_the_paper(table: str, keys: dict[str, str], figure: str) -> None:
+def test_a_cell_has_the_figure_of_the_paper(table: str, keys: dict[str, str], figure: str) -> None:
     cell = the_cell(table, **keys)
     mean, _, deviation = figure.partition("±")
     assert cell.value == float(mean)
     assert cell.deviation == (float(deviation) if deviation else None)
 
 
-def test_fedov_averages_of_table_16_are_those_of_its_classes() -> None:
+def test_fedov_averages_of_table_16_match_its_classes() -> None:
     table = papers.table("fedov/table16")
     for data in table.keys["data"]:
         for method in table.keys["method"]:
@@ -120,7 +117,7 @@ def test_fedov_averages_of_table_16_are_those_of_its_classes() -> None:
 
 
 @pytest.mark.parametrize("name", ["fedpd/table1", "fedpd/table3"])
-def test_fedpd_means_are_those_of_its_domains(name: str) -> None:
+def test_fedpd_means_match_its_domains(name: str) -> None:
     table = papers.table(name)
     for method in table.keys["method"]:
         for figure in table.keys["figure"]:
@@ -130,7 +127,7 @@ def test_fedpd_means_are_those_of_its_domains(name: str) -> None:
             assert sum(values.values()) / len(values) == pytest.approx(mean, abs=0.011)
 
 
-def test_fedoss_is_ahead_by_what_its_text_says() -> None:
+def test_the_lead_of_fedoss_matches_its_text() -> None:
     def ahead(table: str, row: str, other: str, unknown: str, figure: str) -> float:
         ours, theirs = (
             the_cell(table, **{row: name, "unknown": unknown, "figure": figure}) for name in ("fedoss", other)
@@ -145,7 +142,7 @@ def test_fedoss_is_ahead_by_what_its_text_says() -> None:
     assert ahead("fedoss/table6", "boundary", "method-b", "9", "precision") == 15.25
 
 
-def test_gal_is_ahead_by_what_its_text_says() -> None:
+def test_the_lead_of_gal_matches_its_text() -> None:
     def ahead(data: str) -> float:
         cells = papers.table("gal/table1").only({"data": data, "accuracy": "novel"}).cells
         novel = {cell.keys["method"]: cell.value for cell in cells if not cell.keys["method"].startswith("without")}
@@ -157,7 +154,7 @@ def test_gal_is_ahead_by_what_its_text_says() -> None:
 
 
 @pytest.mark.parametrize("name", ["gal/table11", "gal/table12"])
-def test_gal_mean_errors_are_those_of_its_estimates(name: str) -> None:
+def test_gal_mean_errors_match_its_estimates(name: str) -> None:
     table = papers.table(name)
     for estimator in table.keys["estimator"]:
         cells = table.only({"estimator": estimator}).cells
@@ -166,10 +163,8 @@ def test_gal_mean_errors_are_those_of_its_estimates(name: str) -> None:
         assert 100 * sum(errors) / len(errors) == pytest.approx(mean, abs=0.06)
 
 
-@pytest.mark.parametrize(("name", "strange"), [("gains/table1", 11), ("gains/table2", 1), ("gains/table3", 1)])
-def test_gains_global_accuracy_is_the_mean_that_the_measure_takes_but_where_notes_say_so(
-    name: str, strange: int
-) -> None:
+@pytest.mark.parametrize(("name", "misprints"), [("gains/table1", 11), ("gains/table2", 1), ("gains/table3", 1)])
+def test_gains_global_accuracy_is_the_measured_mean_except_where_the_notes_say_so(name: str, misprints: int) -> None:
     sides: dict[tuple[str, ...], dict[str, Cell]] = {}
     for cell in papers.table(name).cells:
         others = tuple(text for key, text in cell.keys.items() if key != "accuracy")
@@ -180,4 +175,4 @@ def test_gains_global_accuracy_is_the_mean_that_the_measure_takes_but_where_note
         measure = side["global"].measure
         assert measure is not None
         misfits += abs(measure.of({"metrics": metrics, "by": {}}) - side["global"].value) > 0.03
-    assert misfits == strange
+    assert misfits == misprints

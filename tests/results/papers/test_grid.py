@@ -1,4 +1,4 @@
-"""The text of a table's figures: rows, columns, deviations, and what is missing."""
+"""The text of a table's figures: rows, columns, deviations and missing figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a run's result to the number that stands beside the paper's."""
+"""From a run's result to the number that is compared with the paper's."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ RESULT = {
 }
 
 
-def test_one_figure_in_per_cent() -> None:
+def test_one_figure_as_a_percentage() -> None:
     assert Measure(("auroc",), factor=100).of(RESULT) == 75
 
 
-def test_a_count_as_it_is() -> None:
+def test_a_count_is_not_scaled() -> None:
     assert Measure(("number",)).of({"metrics": {"number": 19.0}, "by": {}}) == 19
 
 
@@ -28,17 +28,17 @@ def test_a_weighted_mean_of_two_figures() -> None:
     assert Measure(("known", "novel")).of(RESULT) == pytest.approx(0.65)
 
 
-def test_the_largest_of_those_that_the_run_has() -> None:
+def test_the_largest_figure_that_the_run_has() -> None:
     assert Measure(("top_1", "top_2", "top_3"), join="largest").of(RESULT) == 0.4
 
 
-def test_one_domain_the_mean_over_all_and_their_deviation() -> None:
+def test_one_domain_and_mean_and_deviation_over_all() -> None:
     assert Measure(("auroc",), part="svhn").of(RESULT) == 0.5
     assert Measure(("auroc",), over="mean", factor=100).of(RESULT) == pytest.approx(70)
     assert Measure(("auroc",), over="deviation").of(RESULT) == pytest.approx(0.2)
 
 
-def test_what_is_not_defined_is_not_a_number() -> None:
+def test_an_undefined_figure_is_nan() -> None:
     assert math.isnan(Measure(("undefined",), factor=100).of(RESULT))
     assert math.isnan(Measure(("undefined", "known"), join="largest").of(RESULT))
     assert math.isnan(Measure(("auroc",), over="mean").of({"metrics": {}, "by": {}}))
@@ -47,7 +47,7 @@ def test_what_is_not_defined_is_not_a_number() -> None:
     assert math.isnan(Measure(("auroc",), over="deviation").of({"metrics": {}, "by": undefined}))
 
 
-def test_a_figure_or_domain_that_the_run_does_not_have_is_refused() -> None:
+def test_a_figure_or_domain_that_the_run_lacks_is_rejected() -> None:
     with pytest.raises(UserError, match=r"figure of the run 'auroq' is not known\. Did you mean 'auroc'"):
         Measure(("auroq",)).of(RESULT)
     with pytest.raises(UserError, match="figure of the run 'best' is not known"):

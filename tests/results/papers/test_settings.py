@@ -1,4 +1,4 @@
-"""What would be run for a cell: settings that fedwild takes, whose results have the figure that is asked for."""
+"""The run for a cell: its settings are valid, and its result has the figure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from fedwild import api, papers
-from fedwild.runs.config import resolve
+from fedwild import api
+from fedwild.results import papers
 from fedwild.results.papers.composing import Layer, layers_of, measure_of, settings_of, unit_of, waiting_of
+from fedwild.runs.config import resolve
 from tests.results.papers.shelf import CELLS, TABLES, the_cell
 
 Settings = dict[str, Any]
@@ -30,7 +31,7 @@ def test_every_composition_is_a_valid_config() -> None:
 
 
 def test_rows_that_differ_in_the_paper_differ_in_their_settings() -> None:
-    """But for keys that only say which figure of a run is meant."""
+    """Except for keys that only select a figure of a run."""
     reading = {"accuracy", "figure", "domain"}
     for table in TABLES:
         runs: dict[str, Settings] = {}
@@ -51,7 +52,7 @@ def test_settings_come_from_paper_table_and_keys() -> None:
     assert found["objective"] == {"name": "outlier-aware", "enhanced": False}
 
 
-def test_the_papers_methods_are_run_by_their_letter() -> None:
+def test_the_papers_methods_use_the_papers_presets() -> None:
     assert settings("fedov/table1", data="mnist", partition="c2", method="fedov")["method"]["voting"] == "all"
     assert settings("fedpd/table1", method="fedpd", figure="auroc", domain="mean")["method"]["name"] == "fedpd-paper"
     assert settings("fedoss/table1", method="fedoss", unknown="3", figure="f1")["method"]["name"] == "fedoss-paper"
@@ -59,15 +60,15 @@ def test_the_papers_methods_are_run_by_their_letter() -> None:
     assert settings("gains/table2", setting="mild-69", accuracy="target")["method"]["name"] == "gains-paper"
 
 
-def test_an_estimator_by_another_name_loses_the_number_it_was_given() -> None:
+def test_another_estimator_does_not_inherit_settings() -> None:
     assert settings("gal/table1", method="gal", data="cifar-100", accuracy="all")["estimator"]["classes"] == 20
     assert settings("gal/table7", method="gal", seed="2023", accuracy="all")["estimator"] == {"name": "ppm"}
 
 
-# --- how layers are put together -----------------------------------------------------------------------------
+# --- merging layers ------------------------------------------------------------------------------------------
 
 
-def test_later_layers_win_and_tables_add_up() -> None:
+def test_later_layers_override_and_tables_are_merged() -> None:
     layers: list[Layer] = [
         {"data": {"name": "a", "newcomers": {"x": {"name": "m"}}}, "method": {"epochs": 2}, "measure": "auroc"},
         {"data": {"newcomers": {"y": {"name": "n"}}}, "method": {"name": "fedavg"}, "unit": "h", "waiting": "w"},
@@ -82,17 +83,17 @@ def test_later_layers_win_and_tables_add_up() -> None:
     assert unit_of(layers[:1]) == "%"
 
 
-def test_a_part_that_changes_its_name_begins_anew() -> None:
+def test_a_component_with_another_name_does_not_inherit_settings() -> None:
     layers: list[Layer] = [{"partition": {"name": "dirichlet", "beta": 0.1}}, {"partition": {"name": "iid"}}]
     assert settings_of(layers) == {"partition": {"name": "iid"}}
 
 
-def test_reasons_to_wait_are_told_once_each() -> None:
+def test_missing_things_are_named_once_each() -> None:
     assert waiting_of([{"waiting": "a"}, {}, {"waiting": "b"}, {"waiting": "a"}]) == "a; b"
     assert waiting_of([{}]) is None
 
 
-def test_a_measure_may_be_told_in_pieces() -> None:
+def test_a_measure_is_merged_from_several_layers() -> None:
     weights, figures, part = {"weights": [3, 1]}, {"figures": ["a", "b"]}, {"part": "x"}
     whole = measure_of([{"measure": weights}, {"measure": figures}, {"measure": part}], "%")
     assert whole is not None
@@ -103,8 +104,8 @@ def test_a_measure_may_be_told_in_pieces() -> None:
     assert measure_of([{"measure": weights}], "%") is None
 
 
-def test_a_value_that_nobody_explains_is_an_error() -> None:
-    with pytest.raises(ValueError, match="nobody says what data = c means"):
+def test_an_undefined_value_is_an_error() -> None:
+    with pytest.raises(ValueError, match="data = c is not defined"):
         layers_of([{"keys": {"data": {"a": {}}}}, {}], {"data": "c"})
 
 
@@ -114,7 +115,7 @@ UNTRAINED = ("epochs", "distil_epochs", "finetune_rounds", "novel_rounds", "adap
 
 
 def shrunk(found: Settings) -> Settings:
-    """The run in small: embedded digits, a small network, and next to no training."""
+    """Return a small version of the run: digits, a small network, and almost no training."""
     small = {key: (0 if "epochs" in key else 1) for key in UNTRAINED if key in found["method"]}
     return {
         **found,
@@ -125,7 +126,7 @@ def shrunk(found: Settings) -> Settings:
     }
 
 
-def as_it_is(table: Settings) -> None:
+def unchanged(table: Settings) -> None:
     pass
 
 
@@ -145,10 +146,10 @@ def digits_arrive(table: Settings) -> None:
 
 
 CASES: list[tuple[str, dict[str, str], Callable[[Settings], None]]] = [
-    ("fedov/table11", {"data": "mnist", "partition": "c2", "method": "fedov"}, as_it_is),
-    ("fedov/table16", {"data": "mnist", "known": "3", "method": "proser-dd"}, as_it_is),
+    ("fedov/table11", {"data": "mnist", "partition": "c2", "method": "fedov"}, unchanged),
+    ("fedov/table16", {"data": "mnist", "known": "3", "method": "proser-dd"}, unchanged),
     ("fedpd/table1", {"method": "softmax", "domain": "mean"}, two_domains),
-    ("fedoss/table1", {"unknown": "5", "method": "proser"}, as_it_is),
+    ("fedoss/table1", {"unknown": "5", "method": "proser"}, unchanged),
     ("gal/table1", {"data": "cifar-100", "method": "gal"}, ten_classes),
     ("gal/table7", {"seed": "2024", "method": "gal"}, ten_classes),
     ("gains/table1", {"setting": "mild-15", "method": "gains"}, digits_arrive),
@@ -157,7 +158,7 @@ CASES: list[tuple[str, dict[str, str], Callable[[Settings], None]]] = [
 
 
 @pytest.mark.parametrize(("table", "keys", "change"), CASES)
-def test_a_runs_result_has_the_figures_that_stand_for_the_papers(
+def test_the_result_of_a_run_has_the_figures_of_its_cells(
     table: str, keys: dict[str, str], change: Callable[[Settings], None], tmp_path: Path
 ) -> None:
     cells = papers.table(table).only(keys).cells

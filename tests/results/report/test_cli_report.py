@@ -73,7 +73,7 @@ def test_ctrl_c_while_the_report_is_written_leaves_the_run_finished(cli: Cli, mo
     monkeypatch.setattr("fedwild.results.report.writing.page_of", interrupted)
     outcome = cli("run", *TINY, "--rounds", "1", "--quiet", "--out", "a")
     assert outcome.code == 0
-    assert outcome.err == "interrupted: the run is finished, and `fedwild report a` writes its report.\n"
+    assert outcome.err == "interrupted: the run is finished; run `fedwild report a` to write its report.\n"
 
 
 @pytest.mark.usefixtures("reports")

@@ -196,7 +196,12 @@ def test_failure_of_the_method_does_not_affect_the_page(
 
 def test_the_record_opens_clients_only_if_the_data_is_there(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records: list[Record] = []
-    monkeypatch.setattr(FedAvg, "exhibits", lambda self, record: records.append(record) or ())
+
+    def keep(method: FedAvg, record: Record) -> Sequence[Exhibit]:
+        records.append(record)
+        return ()
+
+    monkeypatch.setattr(FedAvg, "exhibits", keep)
     write_report(finished)
     assert records[0].client is not None
     assert records[0].client("client-00").name == "client-00"

@@ -254,7 +254,8 @@ PAGES: dict[str, str] = {}
 def page_of_method(method: str, factory: pytest.TempPathFactory) -> str:
     """Return the page of a small run of a method, made once."""
     if method not in PAGES:
-        kind, data = METHODS.get(method), {"known": 3, "public": 0.1}
+        kind = METHODS.get(method)
+        data: dict[str, Any] = {"known": 3, "public": 0.1}
         if issubclass(kind, Welcomes):
             data = {"known": 3, "newcomers": {"late": {"name": "synthetic:8x8x1:5:80"}}}
         if issubclass(kind, Discovers):

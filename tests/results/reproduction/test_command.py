@@ -1,4 +1,4 @@
-"""`fedwild reproduce` as it is typed: a row of each paper's main table on the embedded digits, and every refusal."""
+"""`fedwild reproduce`: a row of each paper's main table on the digits, and every invalid input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedwild import api
+from fedwild.lifecycle import start as starting
+from fedwild.lifecycle.rounds import Federation
 from fedwild.results.papers import tables
 from tests.conftest import Cli, Refused
 from tests.tiny import fail_for_seed_0
@@ -24,7 +25,7 @@ ROWS = {
 ONE = ("reproduce", "fedov/table1", "--only", "data=mnist,partition=dir0.5,method=close-set")
 
 
-def told(cli: Cli, *arguments: str) -> dict[str, Any]:
+def result_of(cli: Cli, *arguments: str) -> dict[str, Any]:
     outcome = cli(*arguments, "--json")
     assert outcome.code == 0, outcome
     about: dict[str, Any] = json.loads(outcome.out)
@@ -34,7 +35,7 @@ def told(cli: Cli, *arguments: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_of_each_papers_main_table_runs_end_to_end_and_is_marked(cli: Cli, name: str) -> None:
     only, cells = ROWS[name]
-    about = told(cli, "reproduce", name, "--only", only, *QUICK, "--set", "method.batch_size=64")
+    about = result_of(cli, "reproduce", name, "--only", only, *QUICK, "--set", "method.batch_size=64")
     assert len(about["cells"]) == cells
     for cell in about["cells"]:
         assert 0 <= cell["ours"] <= 100
@@ -44,7 +45,7 @@ def test_a_row_of_each_papers_main_table_runs_end_to_end_and_is_marked(cli: Cli,
     assert any(note.startswith("†") for note in about["notes"])
 
 
-def test_the_table_is_shown_and_written_with_its_notes(cli: Cli) -> None:
+def test_the_table_is_printed_and_written_with_its_notes(cli: Cli) -> None:
     outcome = cli(*ONE, *QUICK, "--seeds", "0,1", "--out", "tables/one.md", "--out", "one.csv")
     assert outcome.code == 0
     assert "44.3" not in outcome.out
@@ -56,17 +57,15 @@ def test_the_table_is_shown_and_written_with_its_notes(cli: Cli) -> None:
 
 
 def test_finished_runs_are_kept(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = told(cli, *ONE, *QUICK)
-    monkeypatch.setattr(api, "start", pytest.fail)
-    monkeypatch.setattr(api, "resume", pytest.fail)
-    assert told(cli, *ONE, *QUICK) == first
+    first = result_of(cli, *ONE, *QUICK)
+    monkeypatch.setattr(starting, "start", pytest.fail)
+    monkeypatch.setattr(starting, "resume", pytest.fail)
+    assert result_of(cli, *ONE, *QUICK) == first
 
 
-def test_interrupted_work_goes_on_with_the_same_command(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_command_continues_interrupted_work(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     row = ("reproduce", "fedoss/table1", "--only", "unknown=3,method=softmax", *QUICK, "--set", "method.rounds=3")
-    whole = told(cli, *row, "--runs", "whole")
-    from fedwild.lifecycle.rounds import Federation
-
+    whole = result_of(cli, *row, "--runs", "whole")
     checkpoint = Federation._checkpoint
 
     def interrupted(self: Federation, server: Any, ledger: Any) -> Any:
@@ -79,16 +78,16 @@ def test_interrupted_work_goes_on_with_the_same_command(cli: Cli, monkeypatch: p
         patch.setattr(Federation, "_checkpoint", interrupted)
         outcome = cli(*row, "--runs", "cut")
     assert outcome.code == 130
-    assert "the same command goes on from here" in outcome.err
+    assert "repeat the command to continue" in outcome.err
     (folder,) = Path("cut").iterdir()
     assert not (folder / "result.json").exists()
-    after = told(cli, *row, "--runs", "cut")
+    after = result_of(cli, *row, "--runs", "cut")
     assert [cell["ours"] for cell in after["cells"]] == [cell["ours"] for cell in whole["cells"]]
     events = [json.loads(line)["event"] for line in (folder / "events.jsonl").read_text().splitlines()]
     assert "resume" in events
 
 
-def test_a_failed_run_is_told_and_the_others_go_on(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_run_does_not_stop_the_others(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_for_seed_0(monkeypatch)
     outcome = cli(*ONE, *QUICK, "--seeds", "0,1", "--json")
     assert outcome.code == 1
@@ -96,14 +95,14 @@ def test_a_failed_run_is_told_and_the_others_go_on(cli: Cli, monkeypatch: pytest
     assert len(cell["values"]) == 1
 
 
-def test_a_dry_run_names_the_runs_and_does_none(cli: Cli, tmp_path: Path) -> None:
+def test_a_dry_run_lists_the_runs_without_running_them(cli: Cli, tmp_path: Path) -> None:
     outcome = cli(*ONE, *QUICK, "--dry-run")
     assert outcome.code == 0
     assert "to do  runs/reproduce/close-set-voting-digits-" in outcome.out
     assert not list(tmp_path.iterdir())
 
 
-def test_progress_is_plain_lines_where_there_is_no_terminal(cli: Cli) -> None:
+def test_without_a_terminal_progress_is_plain_lines(cli: Cli) -> None:
     outcome = cli(*ONE, *(option for option in QUICK if option != "--quiet"))
     assert "1 run\n" in outcome.err
     assert "run 1/1: mnist, dir0.5, close-set, seed 0\n" in outcome.err
@@ -111,24 +110,24 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(cli: Cli) -> None:
     assert cli(*ONE, *QUICK).err == ""
 
 
-def test_all_tables_are_listed_with_what_they_wait_for(cli: Cli) -> None:
+def test_all_tables_are_listed_with_what_is_missing(cli: Cli) -> None:
     outcome = cli("reproduce", "--list")
     assert outcome.code == 0
     for table in tables():
         assert table.name in outcome.out
-    assert "method: FedNova is not built" in outcome.out
+    assert "method: FedNova is not implemented" in outcome.out
     listed = json.loads(cli("reproduce", "--list", "--json").out)
     assert [row["table"] for row in listed] == [table.name for table in tables()]
 
 
-def test_a_tables_rows_are_listed_by_what_can_be_done(cli: Cli) -> None:
+def test_the_rows_of_a_table_are_listed_with_what_is_missing(cli: Cli) -> None:
     outcome = cli("reproduce", "fedoss/table1", "--list", "--only", "method=softmax,unknown=3")
     assert outcome.code == 0
     assert "blood-mnist is not on this machine" in " ".join(outcome.out.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (("fedov/tabel1",), "table 'fedov/tabel1' is not known. Did you mean 'fedov/table1"),
         (("table1",), "Did you mean"),
@@ -150,14 +149,14 @@ def test_a_tables_rows_are_listed_by_what_can_be_done(cli: Cli) -> None:
         (("fedov/table1", "--stand-in", "--set", "method.lr=fast"), "method.lr = 'fast'"),
     ],
 )
-def test_bad_input_is_refused_before_anything_is_written(
-    refused: Refused, arguments: tuple[str, ...], words: str
+def test_invalid_input_is_rejected_before_anything_is_written(
+    refused: Refused, arguments: tuple[str, ...], message: str
 ) -> None:
-    assert words in refused("reproduce", *arguments)
+    assert message in refused("reproduce", *arguments)
 
 
-def test_a_folder_in_the_way_is_that_runs_failure(cli: Cli) -> None:
-    (folder,) = told(cli, *ONE, *QUICK, "--dry-run")["runs"]
+def test_a_run_fails_if_its_folder_contains_other_files(cli: Cli) -> None:
+    (folder,) = result_of(cli, *ONE, *QUICK, "--dry-run")["runs"]
     Path(folder).mkdir(parents=True)
     (Path(folder) / "mine.txt").write_text("mine")
     outcome = cli(*ONE, *QUICK, "--json")
@@ -165,41 +164,45 @@ def test_a_folder_in_the_way_is_that_runs_failure(cli: Cli) -> None:
     assert "is not a run folder" in json.loads(outcome.out)["cells"][0]["problem"]
 
 
-def test_why_a_run_failed_is_told_whole_and_to_programs_too(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_full_reason_of_a_failure_is_on_standard_error_and_in_json(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fail_for_seed_0(monkeypatch)
     outcome = cli(*ONE, *QUICK, "--seeds", "0,1", "--json")
     assert outcome.code == 1
-    assert outcome.err == "failed: mnist, dir0.5, close-set, seed 0: nobody answered\n"
-    assert json.loads(outcome.out)["failures"] == {"mnist, dir0.5, close-set, seed 0": "nobody answered"}
+    assert outcome.err == "failed: mnist, dir0.5, close-set, seed 0: no replies\n"
+    assert json.loads(outcome.out)["failures"] == {"mnist, dir0.5, close-set, seed 0": "no replies"}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--workers", "many"), "--workers many is not allowed"),
-        (("--runs", "/proc/nothing"), "--runs '/proc/nothing' cannot be made"),
+        (("--runs", "/proc/nothing"), "--runs '/proc/nothing' cannot be created"),
         (("--out", "/dev/null/t.md"), "--out '/dev/null/t.md' cannot be written"),
     ],
 )
-def test_what_would_spoil_all_runs_is_refused_before_the_first(
-    refused: Refused, arguments: tuple[str, str], said: str
+def test_problems_of_all_runs_are_reported_before_the_first(
+    refused: Refused, arguments: tuple[str, str], message: str
 ) -> None:
     rest = [word for word in QUICK if word not in ("--workers", "0")]
-    assert said in refused(*ONE, *rest, *arguments)
+    assert message in refused(*ONE, *rest, *arguments)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (("--only", "data=mnist"), "--only data=mnist is not allowed: it goes with a TABLE"),
-        (("fedov/table1", "--scale", "0.1"), "--scale 0.1 is not allowed: it goes not with --list"),
+        (("--only", "data=mnist"), "--only data=mnist is not allowed without TABLE"),
+        (("fedov/table1", "--scale", "0.1"), "--scale 0.1 is not allowed with --list"),
         (("fedov/table1", "--seeds", "1"), "--seeds 1 is not allowed"),
-        (("--dry-run",), "--dry-run is not allowed: it goes not with --list"),
+        (("--dry-run",), "--dry-run is not allowed with --list"),
         (("--stand-in",), "--stand-in is not allowed"),
     ],
 )
-def test_options_that_a_list_does_not_heed_are_refused(refused: Refused, arguments: tuple[str, ...], said: str) -> None:
-    assert said in refused("reproduce", "--list", *arguments)
+def test_options_without_effect_on_a_list_are_rejected(
+    refused: Refused, arguments: tuple[str, ...], message: str
+) -> None:
+    assert message in refused("reproduce", "--list", *arguments)
 
 
 def test_a_list_can_be_written(cli: Cli) -> None:
@@ -209,21 +212,21 @@ def test_a_list_can_be_written(cli: Cli) -> None:
     assert "written to list.md" in outcome.out
 
 
-def test_a_table_of_some_cells_says_which(cli: Cli) -> None:
+def test_the_title_of_a_selection_names_its_keys(cli: Cli) -> None:
     chosen = ("reproduce", "fedov/table1", "--only", "data=mnist,partition=c2", *QUICK, "--dry-run")
     assert cli(*chosen, "--out", "some.md").code == 0
     assert "data=mnist, partition=c2; at scale 0.005" in Path("some.md").read_text()
 
 
-def test_what_data_is_missing_is_counted_once(cli: Cli) -> None:
-    said = [line.strip() for line in cli("reproduce", "--list").out.splitlines() if "is not on this machine" in line]
-    assert said
-    assert all(line.startswith("data: ") for line in said)
-    assert len({line.partition(" (")[0] for line in said}) == len(said)
+def test_missing_data_is_listed_once(cli: Cli) -> None:
+    lines = [line.strip() for line in cli("reproduce", "--list").out.splitlines() if "is not on this machine" in line]
+    assert lines
+    assert all(line.startswith("data: ") for line in lines)
+    assert len({line.partition(" (")[0] for line in lines}) == len(lines)
 
 
-def test_a_finished_run_whose_result_was_damaged_is_named(cli: Cli, refused: Refused) -> None:
-    told(cli, *ONE, *QUICK)
+def test_a_damaged_result_is_named(cli: Cli, refused: Refused) -> None:
+    result_of(cli, *ONE, *QUICK)
     (folder,) = Path("runs/reproduce").iterdir()
     (folder / "result.json").write_text("{}")
     assert "result.json' is damaged: delete it" in refused(*ONE, *QUICK)

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fedwild.api import start
 from fedwild.core.errors import UserError
+from fedwild.lifecycle.start import start
 from fedwild.results.papers import table
 from fedwild.results.reproduction import Plan, outcomes_of, plan, result_table
 from fedwild.results.tables import csv_text, markdown_text
+from fedwild.runs.events import ignore_event
 
 ONLY = {"data": "mnist", "partition": "c2", "method": "close-set"}
 QUICK = ["method.epochs=1", "federation.clients=2", "partition.k=5"]
@@ -22,19 +23,19 @@ QUICK = ["method.epochs=1", "federation.clients=2", "partition.k=5"]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    """Two seeds of one cell; the figures in their results are replaced by the test."""
+    """Two seeds of one cell. Tests replace the figures in their results."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDWILD_DATA", str(tmp_path_factory.getbasetemp() / "no-data"))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "no-data"))
         folder = tmp_path_factory.mktemp("runs")
         made = plan(table("fedov/table1").only(ONLY), folder, 0.01, [0, 1], stand_in=True, settings=QUICK)
     for run in made.runs:
-        start(run.config.with_engine(workers=0), run.folder, lambda event: None)
+        start(run.config.with_engine(workers=0), run.folder, ignore_event)
     return made
 
 
 def put(made: Plan, *values: float | None) -> None:
-    """Closed accuracies into the results."""
+    """Write closed accuracies into the results."""
     for run, value in zip(made.runs, values, strict=True):
         path: Path = run.folder / "result.json"
         result = json.loads(path.read_text())
@@ -67,7 +68,7 @@ def test_the_table_shows_paper_ours_and_difference(made: Plan) -> None:
     assert float(cells["paper"]) == 44.3
 
 
-def test_a_seed_without_a_defined_figure_is_left_out(made: Plan) -> None:
+def test_a_seed_with_an_undefined_figure_is_ignored(made: Plan) -> None:
     put(made, 0.25, None)
     (outcome,) = outcomes_of(made, {})
     assert outcome.values == (25.0,)
@@ -75,34 +76,34 @@ def test_a_seed_without_a_defined_figure_is_left_out(made: Plan) -> None:
     assert "25.00 %† (1 of 2)" in markdown_text(result_table(made, [outcome]))
 
 
-def test_a_figure_that_is_never_defined_is_said_to_be_so(made: Plan) -> None:
+def test_a_figure_that_is_undefined_for_all_seeds_is_called_undefined(made: Plan) -> None:
     put(made, None, None)
     (outcome,) = outcomes_of(made, {})
-    assert (outcome.mean, outcome.difference, outcome.problem) == (None, None, "not defined")
-    assert "not defined" in markdown_text(result_table(made, [outcome]))
+    assert (outcome.mean, outcome.difference, outcome.problem) == (None, None, "undefined")
+    assert "undefined" in markdown_text(result_table(made, [outcome]))
 
 
-def test_runs_to_come_and_failures_are_told_apart(made: Plan, tmp_path: Path) -> None:
+def test_missing_and_failed_runs_are_distinguished(made: Plan, tmp_path: Path) -> None:
     later = plan(made.table, tmp_path, 0.01, [9], stand_in=True)
     (waiting,) = outcomes_of(later, {})
     assert waiting.problem == "not run yet"
-    (failed,) = outcomes_of(later, {later.runs[0].label: UserError("nobody came")})
-    assert failed.problem == "failed: nobody came"
+    (failed,) = outcomes_of(later, {later.runs[0].label: UserError("no replies")})
+    assert failed.problem == "failed: no replies"
 
 
-def test_programs_get_all_of_it(made: Plan) -> None:
+def test_json_has_all_figures(made: Plan) -> None:
     put(made, 0.25, 0.5)
     (outcome,) = outcomes_of(made, {})
-    described = outcome.described()
-    assert described["keys"]["method"] == "close-set"
-    assert (described["paper"], described["paper_deviation"], described["ours"]) == (44.3, 6.4, 37.5)
-    assert described["stand_in"] == "digits for mnist"
-    assert [Path(folder).is_dir() for folder in described["runs"]] == [True, True]
-    assert not math.isnan(described["difference"])
+    values = outcome.to_json()
+    assert values["keys"]["method"] == "close-set"
+    assert (values["paper"], values["paper_deviation"], values["ours"]) == (44.3, 6.4, 37.5)
+    assert values["stand_in"] == "digits for mnist"
+    assert [Path(folder).is_dir() for folder in values["runs"]] == [True, True]
+    assert not math.isnan(values["difference"])
 
 
-def test_a_domain_that_is_left_out_has_no_figure(made: Plan) -> None:
+def test_a_missing_domain_has_no_figure(made: Plan) -> None:
     cell = table("fedpd/table1").only({"method": "fedpd", "figure": "accuracy", "domain": "svhn"}).cells[0]
     entry = replace(made.entries[0], cell=cell)
     (outcome,) = outcomes_of(replace(made, entries=(entry,)), {})
-    assert (outcome.values, outcome.problem) == ((), "svhn is left out")
+    assert (outcome.values, outcome.problem) == ((), "svhn is missing")

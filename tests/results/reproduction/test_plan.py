@@ -1,4 +1,4 @@
-"""Which runs a table takes."""
+"""The runs that a table needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def planned(name: str, only: dict[str, str], **options: object) -> Plan:
     return plan(table(name).only(only), Path("runs"), stand_in=True, **options)  # type: ignore[arg-type]
 
 
-def test_cells_that_are_figures_of_one_run_share_it() -> None:
+def test_cells_with_figures_of_one_run_share_it() -> None:
     made = planned("fedoss/table1", {"unknown": "3", "method": "softmax"})
     assert len(made.entries) == 4
     assert len(made.runs) == 1
@@ -23,7 +23,7 @@ def test_cells_that_are_figures_of_one_run_share_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["gal/table11", "gal/table12", "gains/table2", "fedov/table16"])
-def test_no_two_runs_of_a_table_are_called_the_same(name: str) -> None:
+def test_the_runs_of_a_table_have_different_labels(name: str) -> None:
     runs = planned(name, {}, seeds=[0, 1]).runs
     assert len({run.label for run in runs}) == len(runs)
 
@@ -34,7 +34,7 @@ def test_tables_share_runs() -> None:
     assert first.runs[0].folder in {run.folder for run in second.runs}
 
 
-def test_other_settings_scales_and_seeds_have_folders_of_their_own() -> None:
+def test_other_settings_scales_and_seeds_have_different_folders() -> None:
     only = {"data": "mnist", "partition": "c2", "method": "fedov"}
     plans = [
         planned("fedov/table1", only),
@@ -46,29 +46,29 @@ def test_other_settings_scales_and_seeds_have_folders_of_their_own() -> None:
     assert len({made.runs[0].folder for made in plans}) == len(plans)
 
 
-def test_seeds_make_several_runs_of_a_cell() -> None:
+def test_a_cell_has_a_run_for_each_seed() -> None:
     (entry,) = planned("fedov/table1", {"data": "mnist", "partition": "c2", "method": "fedov"}, seeds=[3, 5]).entries
     assert [run.config.seed for run in entry.runs] == [3, 5]
     assert entry.runs[0].folder.name.removesuffix("seed3") == entry.runs[1].folder.name.removesuffix("seed5")
 
 
-def test_a_cell_has_the_seed_that_its_paper_names() -> None:
+def test_the_default_seed_is_that_of_the_paper() -> None:
     made = planned("gal/table7", {"seed": "2024", "method": "gal", "accuracy": "novel"})
     assert {run.config.seed for run in made.runs} == {2024}
 
 
-def test_without_stand_in_cells_whose_data_is_missing_wait() -> None:
+def test_without_stand_in_cells_with_missing_data_have_no_runs() -> None:
     made = plan(table("fedov/table1").only({"data": "mnist", "partition": "c2"}), Path("runs"))
     assert made.runs == []
     assert sum(made.reasons.values()) == 8
 
 
-def test_cells_whose_method_is_missing_wait_in_any_case() -> None:
+def test_cells_with_a_missing_method_never_have_runs() -> None:
     made = planned("fedov/table1", {"data": "mnist", "partition": "c2"})
     assert {entry.cell.keys["method"] for entry in made.entries if not entry.runs} == {"fednova", "feddf", "fedkt"}
 
 
-def test_what_the_user_sets_wins_over_paper_and_scale() -> None:
+def test_settings_override_paper_and_scale() -> None:
     (run,) = planned(
         "fedov/table1",
         {"data": "mnist", "partition": "c2", "method": "fedov"},
@@ -79,6 +79,6 @@ def test_what_the_user_sets_wins_over_paper_and_scale() -> None:
     assert (table["method"]["epochs"], table["federation"]["clients"]) == (3, 2)
 
 
-def test_a_wrong_setting_is_refused_with_the_cell_that_it_spoils() -> None:
+def test_an_invalid_setting_is_rejected_with_the_keys_of_its_cell() -> None:
     with pytest.raises(UserError, match=r"data=mnist, partition=c2, method=fedov: method.lr = 'fast'"):
         planned("fedov/table1", {"data": "mnist", "partition": "c2", "method": "fedov"}, settings=["method.lr=fast"])

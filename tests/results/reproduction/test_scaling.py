@@ -1,4 +1,4 @@
-"""A share of the paper's rounds, or of its epochs where there is one round."""
+"""A share of the paper's rounds or, if there is one round, of its epochs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedwild.runs.config import resolve
 from fedwild.results.reproduction.scaling import scaled
+from fedwild.runs.config import resolve
 
 
 def method_at(scale: float, **method: Any) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def method_at(scale: float, **method: Any) -> dict[str, Any]:
     return table
 
 
-def test_rounds_are_multiplied_and_epochs_stay() -> None:
+def test_rounds_are_scaled_and_epochs_are_not() -> None:
     assert method_at(0.1, name="fedavg", rounds=60, epochs=5) | {"rounds": 6, "epochs": 5} == method_at(
         0.1, name="fedavg", rounds=60, epochs=5
     )
@@ -25,7 +25,7 @@ def test_rounds_are_multiplied_and_epochs_stay() -> None:
     ("scale", "rounds", "epochs"),
     [(1.0, 50, 5), (0.5, 25, 5), (0.02, 1, 5), (0.01, 1, 2), (0.004, 1, 1), (0.0001, 1, 1)],
 )
-def test_what_rounds_cannot_give_is_taken_from_the_epochs(scale: float, rounds: int, epochs: int) -> None:
+def test_the_rest_of_the_reduction_applies_to_epochs(scale: float, rounds: int, epochs: int) -> None:
     method = method_at(scale, name="fedavg", rounds=50, epochs=5)
     assert (method["rounds"], method["epochs"]) == (rounds, epochs)
 
@@ -36,14 +36,14 @@ def test_one_shot_methods_have_fewer_epochs() -> None:
     assert (distilled["epochs"], distilled["distil_epochs"]) == (10, 5)
 
 
-def test_every_kind_of_rounds_shrinks() -> None:
+def test_all_numbers_of_rounds_are_scaled() -> None:
     gal = method_at(0.1, name="gal-paper", rounds=30, novel_rounds=20, epochs=10)
     assert (gal["rounds"], gal["novel_rounds"], gal["epochs"]) == (3, 2, 10)
     gains = method_at(0.1, name="gains-paper", rounds=20, adapt_rounds=40)
     assert (gains["rounds"], gains["adapt_rounds"]) == (2, 4)
 
 
-def test_no_rounds_stay_none() -> None:
+def test_zero_rounds_stay_zero() -> None:
     assert method_at(0.1, name="gal-paper", rounds=30, novel_rounds=0)["novel_rounds"] == 0
 
 
@@ -59,7 +59,7 @@ def test_newcomers_arrive_after_the_same_share_of_rounds(scale: float, rounds: i
     assert table["federation"]["arrivals"] == {"late": arrival}
 
 
-def test_nothing_but_work_changes() -> None:
+def test_other_settings_do_not_change() -> None:
     config = resolve({"seed": 7, "data": {"name": "mnist"}, "method": {"name": "fedavg", "rounds": 60, "lr": 0.3}})
     before, after = config.table(), scaled(config, 0.1).table()
     del before["method"]["rounds"], after["method"]["rounds"]
@@ -67,5 +67,5 @@ def test_nothing_but_work_changes() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.05, 0.25, 0.37])
-def test_rounds_that_are_rounded_up_take_nothing_from_the_epochs(scale: float) -> None:
+def test_rounding_does_not_change_epochs(scale: float) -> None:
     assert method_at(scale, name="gal-paper", rounds=30, epochs=10)["epochs"] == 10

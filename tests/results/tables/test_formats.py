@@ -1,4 +1,4 @@
-"""One table in every format: what is bold, what is not defined, and names that would break out of a format."""
+"""A table in every format: bold and undefined cells, and names with special characters."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TABLE = ResultTable(
 
 
 def with_name(name: str) -> ResultTable:
-    """A table in which a name is everywhere where one can be."""
+    """Return a table that has the name in every place."""
     return ResultTable(name, (name, "n"), ((words(name), Cell("1", best=True)), (words("x"), Cell("2"))), (name,))
 
 
@@ -83,7 +83,7 @@ def one_line(name: str) -> str:
 # --- HTML ----------------------------------------------------------------------------------------------------
 
 
-def test_html_has_the_best_in_bold_numbers_to_the_right_and_the_notes() -> None:
+def test_html_has_the_best_in_bold_right_aligned_numbers_and_the_notes() -> None:
     text = html_fragment(TABLE)
     assert '<td class="number"><strong>90.0 ± 1.0 %</strong></td>' in text
     assert "<td>first</td>" in text
@@ -93,13 +93,13 @@ def test_html_has_the_best_in_bold_numbers_to_the_right_and_the_notes() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_name_becomes_a_tag_of_html(name: str) -> None:
+def test_names_are_escaped_in_html(name: str) -> None:
     plain, hostile = Seen(html_text(with_name("name"))), Seen(html_text(with_name(name)))
     assert hostile.tags == plain.tags
     assert hostile.cells[2].replace("\r", "\n") == name.replace("\r", "\n")
 
 
-def test_a_page_needs_nothing_else() -> None:
+def test_a_page_is_self_contained() -> None:
     text = html_text(TABLE)
     assert text.startswith("<!doctype html>")
     assert "<title>A title</title>" in text
@@ -109,18 +109,18 @@ def test_a_page_needs_nothing_else() -> None:
 # --- CSV -----------------------------------------------------------------------------------------------------
 
 
-def test_csv_has_the_numbers_in_full_and_nothing_where_they_are_not_defined() -> None:
+def test_csv_has_all_digits_and_empty_cells_for_undefined_numbers() -> None:
     assert csv_text(TABLE) == "runs,AUROC mean,AUROC deviation\nfirst,0.9,0.01\nsecond,,\n"
 
 
-def test_csv_reads_back_what_numpy_counted() -> None:
+def test_csv_has_the_numbers_of_numpy() -> None:
     values = (("a", np.float64(0.1)), ("b", np.int64(3)), ("c", float("inf")), ("d", 7))
     table = ResultTable("", ("x",), ((Cell("", values=values),),))
     assert csv_text(table) == "x a,x b,x c,x d\n0.1,3,,7\n"
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_name_adds_a_cell_or_a_line_to_csv(name: str) -> None:
+def test_names_are_quoted_in_csv(name: str) -> None:
     text = csv_text(with_name(name))
     assert list(csv.reader(io.StringIO(text, newline=""))) == [[one_line(name), "n"], [one_line(name), "1"], ["x", "2"]]
 
@@ -143,7 +143,7 @@ def test_markdown_is_a_table_with_the_best_in_bold() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_every_name_is_read_as_itself_in_markdown(name: str) -> None:
+def test_names_are_escaped_in_markdown(name: str) -> None:
     page = (
         MarkdownIt("commonmark", {"html": True})
         .enable(["table", "strikethrough"])
@@ -158,7 +158,7 @@ def test_every_name_is_read_as_itself_in_markdown(name: str) -> None:
 # --- LaTeX ---------------------------------------------------------------------------------------------------
 
 
-def test_latex_is_a_table_of_booktabs_with_the_best_in_bold() -> None:
+def test_latex_is_a_booktabs_table_with_the_best_in_bold() -> None:
     lines = latex_text(TABLE).splitlines()
     assert lines[0] == r"\begin{table}"
     assert lines[-1] == r"\end{table}"
@@ -174,10 +174,10 @@ OURS |= {"toprule", "midrule", "bottomrule", "par", "smallskip", "footnotesize",
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_name_becomes_a_command_of_latex(name: str) -> None:
+def test_names_are_escaped_in_latex(name: str) -> None:
     text = latex_text(with_name(name))
     assert set(re.findall(r"\\([a-zA-Z]+)", text)) <= OURS
-    # Rows end where ours do, and a cell after the end of a row never begins with what would be its argument.
+    # There are no other rows, and no cell starts with a character that would be an argument of the row end.
     assert text.count("\\\\\n") == 3
     assert not re.search(r"(\\\\|rule)\s*[\[*]", text)
     bare = re.sub(r"\\[\\&%$#_{}]", "", text)
@@ -187,7 +187,7 @@ def test_no_name_becomes_a_command_of_latex(name: str) -> None:
     assert bare.count("$") % 2 == 0
 
 
-def test_signs_that_pdflatex_does_not_know_are_spelt_out() -> None:
+def test_characters_that_pdflatex_does_not_support_become_commands() -> None:
     text = latex_text(with_name("± − ≥ ≤ … † β Δ < >"))
     assert text.isascii()
 
@@ -201,7 +201,7 @@ def console(width: int, terminal: bool) -> Console:
     )
 
 
-def said(console: Console) -> str:
+def printed(console: Console) -> str:
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -209,14 +209,14 @@ def said(console: Console) -> str:
 def test_a_terminal_shows_the_best_in_bold_and_the_notes_below() -> None:
     screen = console(80, terminal=True)
     print_table(screen, TABLE)
-    assert re.search(r"\x1b\[1m *90\.0 ± 1\.0 %\x1b\[0m", said(screen))
-    assert said(screen).endswith("A note.\n")
+    assert re.search(r"\x1b\[1m *90\.0 ± 1\.0 %\x1b\[0m", printed(screen))
+    assert printed(screen).endswith("A note.\n")
 
 
-def test_a_terminal_that_is_too_narrow_gets_lines() -> None:
+def test_a_narrow_terminal_gets_lines() -> None:
     screen = console(18, terminal=True)
     print_table(screen, TABLE)
-    plain = re.sub(r"\x1b\[\d+m", "", said(screen)).splitlines()
+    plain = re.sub(r"\x1b\[\d+m", "", printed(screen)).splitlines()
     assert plain == ["A title", "first", "  AUROC: 90.0 ± 1.0 %", "second", "  AUROC: -", "A note."]
 
 
@@ -224,15 +224,15 @@ def test_a_pipe_has_no_width() -> None:
     wide = ResultTable("", ("name", "n"), ((words("x" * 300), Cell("1")),))
     pipe = console(80, terminal=False)
     print_table(pipe, wide)
-    assert any("x" * 300 in line and "1" in line for line in said(pipe).splitlines())
+    assert any("x" * 300 in line and "1" in line for line in printed(pipe).splitlines())
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, "[bold]markup[/bold]", "[/]"])
-def test_names_are_not_markup_and_send_no_control_codes_to_a_terminal(name: str) -> None:
+def test_names_are_printed_without_markup_and_control_codes(name: str) -> None:
     screen = console(300, terminal=False)
     screen.print(terminal_table(with_name(name)))
-    assert one_line(name).strip() in said(screen)
-    assert not set("\x1b\r") & set(said(screen))
+    assert one_line(name).strip() in printed(screen)
+    assert not set("\x1b\r") & set(printed(screen))
 
 
 # --- the table itself ----------------------------------------------------------------------------------------
