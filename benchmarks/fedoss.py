@@ -25,7 +25,7 @@ from fedwild.engines.threads import single_thread
 from fedwild.methods.fedoss.boundary import InformedAgreement
 from fedwild.methods.fedoss.heads import make_branch
 from fedwild.methods.fedoss.finetune import Finetune
-from fedwild.methods.fedoss.layout import Layouts
+from fedwild.methods.fedoss.heads import Layouts
 from fedwild.methods.fedoss.settings import BranchKind, FedOSSParams
 from fedwild.methods.fedoss.synthesis import PersonalTraining
 from fedwild.models import Network, build

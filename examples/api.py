@@ -1,4 +1,4 @@
-"""The command line's reach in Python.
+"""Train, inspect and use a run from Python.
 
 python examples/api.py
 """

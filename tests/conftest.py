@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,12 @@ def no_real_data(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     empty = str(tmp_path_factory.getbasetemp() / "no-data")
     monkeypatch.setenv("FEDWILD_DATA", empty)
     monkeypatch.setenv("XDG_CACHE_HOME", empty)
+
+
+@pytest.fixture(autouse=True)
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait for the disk: tests kill processes, not the machine. Halves the time of tiny runs."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +138,7 @@ def unfinish(run: Path, rounds: int = 2) -> Path:
     return run
 
 
-DISCOVERING = {
+DISCOVERING: dict[str, Any] = {
     "data": {"name": "synthetic:8x8x1:6:300", "known": 3, "novel": 2, "stages": [1, 1], "unlabelled_known": 0.2},
     "model": {"name": "mlp", "hidden": [16, 6]},
     "method": {"name": "gal", "rounds": 6, "epochs": 3, "lr": 0.1, "novel_rounds": 1, "stages": 2}

@@ -218,7 +218,8 @@ def test_no_correction_sends_a_sample(
 def test_no_estimator_sends_a_sample(
     estimator: str, data: Dataset, searches: dict[str, Search], uploads: list[Sent], tmp_path: Path
 ) -> None:
-    expected = run_at_sites(tmp_path / "run", data, "gal", "dense", estimator={"name": estimator})
+    quick = {key: 3 for key in ("epochs", "largest") if key in ESTIMATORS.get(estimator).Params.model_fields}
+    expected = run_at_sites(tmp_path / "run", data, "gal", "dense", estimator={"name": estimator, **quick})
     check_all_sent(uploads, expected, {"large", "small"})
     assert found(uploads, searches) == []
 
@@ -581,7 +582,7 @@ def test_known_limit_without_layers_before_the_head_embeddings_are_samples(
 def test_such_a_network_is_rejected_if_embeddings_are_sent(method: str) -> None:
     config = configure({"method": {"name": method}})
     network = build(f"{__name__}:{without_a_body.__name__}", (1, 8, 8), 3)
-    with pytest.raises(UserError, match="without layers before the head these are their samples"):
+    with pytest.raises(UserError, match="without layers before the head these would be their samples"):
         check_embedding(config.make_method(), network, "mine")
     check_embedding(config.make_method(), build("mlp", (1, 8, 8), 3), "mlp")
     check_embedding(configure({}).make_method(), network, "mine")

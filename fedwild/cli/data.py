@@ -58,7 +58,7 @@ def data_show(
     """Show how many samples of each class each client has, in the terminal and, with --out, as a picture."""
     from fedwild import api
     from fedwild.results.pictures.dealing import described, draw, terminal_picture
-    from fedwild.results.pictures.files import check_drawable, write_figure
+    from fedwild.results.pictures.drawing import check_drawable, write_figure
     from fedwild.runs.experiment import load_and_deal
 
     if picture is not None:

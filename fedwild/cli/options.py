@@ -62,7 +62,7 @@ Model = Annotated[
         metavar="NAME", help="See `fedwild list models`, or package.module:Class (default: depends on the data)."
     ),
 ]
-Clients = Annotated[Number, typer.Option(metavar="N", help="Number of clients (default: 10, or as the data says).")]
+Clients = Annotated[Number, typer.Option(metavar="N", help="Number of clients (default: 10, or as the data requires).")]
 Rounds = Annotated[Number, typer.Option(metavar="N", help="Number of communication rounds.")]
 Seed = Annotated[Number, typer.Option(metavar="N", help="Random seed (default: 0).")]
 StartFrom = Annotated[
@@ -76,6 +76,9 @@ Settings = Annotated[
 Files = Annotated[
     list[Path] | None,
     typer.Option("--out", metavar="FILE", help="Also write the table: .html, .csv, .tex or .md; repeatable."),
+]
+NewFolder = Annotated[
+    PathOption, typer.Option("--out", metavar="DIR", help="The new run folder (default: runs/METHOD-DATA-NNN).")
 ]
 Engine = Annotated[
     Words, typer.Option(metavar="NAME", help="Where clients run: local (processes on this machine) or ray (a cluster).")

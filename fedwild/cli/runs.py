@@ -18,10 +18,10 @@ from fedwild.cli.options import (
     Method,
     Model,
     Names,
+    NewFolder,
     NoReport,
     Number,
     Partition,
-    PathOption,
     Quiet,
     Rounds,
     Seed,
@@ -54,9 +54,7 @@ def run(
     workers: Workers = None,
     engine: Engine = None,
     start_from: StartFrom = None,
-    out_folder: Annotated[
-        PathOption, typer.Option("--out", metavar="DIR", help="The new run folder (default: runs/METHOD-DATA-NNN).")
-    ] = None,
+    out_folder: NewFolder = None,
     settings: Settings = None,
     tensorboard: TensorBoard = False,
     no_report: NoReport = False,
@@ -168,9 +166,7 @@ def welcome(
     superlink: Superlink = None,
     listen: Listen = None,
     certificates: Certificates = None,
-    out_folder: Annotated[
-        PathOption, typer.Option("--out", metavar="DIR", help="The new run folder (default: runs/METHOD-DATA-NNN).")
-    ] = None,
+    out_folder: NewFolder = None,
     settings: Settings = None,
     tensorboard: TensorBoard = False,
     no_report: NoReport = False,

@@ -8,30 +8,23 @@ from typing import Annotated, Any
 
 import typer
 
-from fedwild.cli.options import (
-    Data,
-    Folder,
-    Json,
-    Names,
-    Number,
-    OwnClient,
-    PathOption,
-    Quiet,
-    Seed,
-    Words,
-    Workers,
-    number,
-    out,
-    reject_options,
-    whole,
-    working,
-)
+from fedwild.cli import options
+from fedwild.cli.options import Data, Folder, Json, Names, Number, OwnClient, PathOption, Quiet, Seed, Words, Workers
 
 show_app = typer.Typer(help="Draw what runs have learnt, as PNG, SVG or PDF.", no_args_is_help=True)
 
-Picture = Annotated[
-    Path, typer.Option("--out", metavar="FILE", help="The picture; its ending chooses the format: .png, .svg or .pdf.")
-]
+
+def option(metavar: str, text: str, *names: str) -> Any:
+    """Return an option with this help text; its name is that of the parameter unless `names` gives others."""
+    return typer.Option(*names, metavar=metavar, help=text)
+
+
+Picture = Annotated[Path, option("FILE", "The picture; its ending chooses the format: .png, .svg or .pdf.", "--out")]
+
+OUTLIERS_HELP = (
+    "destruction, uniform, mixture, cutpaste, crop, blur, erase, paste, swap or rotate (destruction); "
+    "all: one column for each."
+)
 
 
 def report_picture(described: dict[str, Any], picture: Path, as_json: bool, note: str = "") -> None:
@@ -41,33 +34,22 @@ def report_picture(described: dict[str, Any], picture: Path, as_json: bool, note
     if as_json:
         print(json.dumps(without_nan({**described, "picture": str(picture)})))
     else:
-        out.print(f"picture written to {picture}{note}", highlight=False, markup=False, soft_wrap=True)
+        options.out.print(f"picture written to {picture}{note}", highlight=False, markup=False, soft_wrap=True)
 
 
 @show_app.command("outliers")
 def show_outliers(
     data: Data = None,
-    config: Annotated[
-        PathOption, typer.Option(metavar="FILE", help="A config file with the data and its normalisation.")
-    ] = None,
-    outliers: Annotated[
-        Words,
-        typer.Option(
-            metavar="NAME",
-            help="destruction, uniform, mixture, cutpaste, crop, blur, erase, paste, swap or rotate (destruction); "
-            "all: one column for each.",
-        ),
-    ] = None,
+    config: Annotated[PathOption, option("FILE", "A config file with the data and its normalisation.")] = None,
+    outliers: Annotated[Words, option("NAME", OUTLIERS_HELP)] = None,
     folder: Annotated[
-        PathOption, typer.Option("--run", metavar="RUN", help="A finished run: show its clients' outliers x' and x''.")
+        PathOption, option("RUN", "A finished run: show its clients' outliers x' and x''.", "--run")
     ] = None,
     client: Annotated[
-        Words, typer.Option(metavar="NAME", help="With --run: the client whose samples and model to show (the first).")
+        Words, option("NAME", "With --run: the client whose samples and model to show (the first).")
     ] = None,
-    rows: Annotated[Number, typer.Option(metavar="N", help="Samples, of different classes where possible (6).")] = None,
-    columns: Annotated[
-        Number, typer.Option(metavar="N", help="Images per sample, itself included (10); with --run 4, 7, 10 ...")
-    ] = None,
+    rows: Annotated[Number, option("N", "Samples, of different classes where possible (6).")] = None,
+    columns: Annotated[Number, option("N", "Images per sample, itself included (10); with --run 4, 7, 10 ...")] = None,
     seed: Seed = None,
     picture: Picture = Path("outliers.png"),
     as_json: Json = False,
@@ -92,29 +74,31 @@ def show_outliers(
     from fedwild import api
     from fedwild.data import load
     from fedwild.results.pictures.contact_sheet import ALL, data_sheet, run_sheet
-    from fedwild.results.pictures.files import check_ending
+    from fedwild.results.pictures.drawing import check_ending
     from fedwild.results.pictures.sheet import write
 
     check_ending(picture)
-    samples = number("--rows", rows, 6, range(1, 101))
-    draws = None if seed is None else number("--seed", seed, 0, range(2**63))
+    samples = options.number("--rows", rows, 6, range(1, 101))
+    draws = None if seed is None else options.number("--seed", seed, 0, range(2**63))
     if folder is not None:
-        reject_options({"--data": data, "--config": config, "--outliers": outliers}, "with --run, which has its own")
-        images = number("--columns", columns, 10, range(4, 50, 3))
-        with working(quiet) as work:
+        options.reject_options(
+            {"--data": data, "--config": config, "--outliers": outliers}, "with --run, which has its own"
+        )
+        images = options.number("--columns", columns, 10, range(4, 50, 3))
+        with options.working(quiet) as work:
             work.tell("making outliers")
             sheet = run_sheet(api.Run(folder), client, samples, images, draws or 0)
     else:
-        reject_options({"--client": client}, "without --run")
+        options.reject_options({"--client": client}, "without --run")
         if outliers == ALL:
-            reject_options({"--columns": columns}, "with --outliers all, which has a column for each generator")
-        images = number("--columns", columns, 10, range(2, 51))
+            options.reject_options({"--columns": columns}, "with --outliers all, which has a column for each generator")
+        images = options.number("--columns", columns, 10, range(2, 51))
         resolved = api.configure(config, data=data or None, seed=draws)
-        made_by = "destruction" if outliers is None else outliers
-        with working(quiet) as work:
+        with options.working(quiet) as work:
             work.tell("loading the data")
             dataset = load(resolved.data, resolved.seed, work.download)
             work.tell("making outliers")
+            made_by = "destruction" if outliers is None else outliers
             sheet = data_sheet(dataset, resolved.data, made_by, samples, images, resolved.seed)
     write(sheet, picture)
     report_picture(sheet.about, picture, as_json)
@@ -123,9 +107,9 @@ def show_outliers(
 @show_app.command("exhibits")
 def show_exhibits(
     folder: Folder,
-    section: Annotated[Words, typer.Option(metavar="NAME", help="Only the exhibits of this section.")] = None,
+    section: Annotated[Words, option("NAME", "Only the exhibits of this section.")] = None,
     titles: Annotated[
-        Names, typer.Option("--title", metavar="TEXT", help="Only exhibits with this text in their title; repeatable.")
+        Names, option("TEXT", "Only exhibits with this text in their title; repeatable.", "--title")
     ] = None,
     picture: Picture = Path("exhibits.png"),
     as_json: Json = False,
@@ -145,11 +129,11 @@ def show_exhibits(
       fedwild show exhibits runs/fedpd-digits-001 --section Subnetworks --title conv1.conv --out masks.pdf
     """
     from fedwild.api import Run
+    from fedwild.results.pictures.drawing import check_drawable
     from fedwild.results.pictures.exhibits import described, exhibits_of, write
-    from fedwild.results.pictures.files import check_drawable
 
     check_drawable(picture)
-    with working(quiet) as work:
+    with options.working(quiet) as work:
         work.tell("making exhibits")
         exhibits = exhibits_of(Run(folder), section, titles or ())
         drawn = write(exhibits, picture)
@@ -184,11 +168,11 @@ def show_confusion(
     """
     from fedwild.api import Run
     from fedwild.results.pictures.confusion import confusion_figures, draw
-    from fedwild.results.pictures.files import check_drawable, write_figure
+    from fedwild.results.pictures.drawing import check_drawable, write_figure
 
     check_drawable(picture)
-    with working(quiet) as work:
-        confusion = confusion_figures(Run(folder), client, whole(workers), on_progress=work.tell)
+    with options.working(quiet) as work:
+        confusion = confusion_figures(Run(folder), client, options.whole(workers), on_progress=work.tell)
         write_figure(draw(confusion), picture)
     report_picture(confusion.described(), picture, as_json)
 
@@ -196,8 +180,8 @@ def show_confusion(
 @show_app.command("features")
 def show_features(
     folder: Folder,
-    samples: Annotated[Number, typer.Option(metavar="N", help="Test samples, drawn at random (1500).")] = None,
-    seed: Annotated[Number, typer.Option(metavar="N", help="Same seed, same samples and same picture (0).")] = None,
+    samples: Annotated[Number, option("N", "Test samples, drawn at random (1500).")] = None,
+    seed: Annotated[Number, option("N", "Same seed, same samples and same picture (0).")] = None,
     client: OwnClient = None,
     picture: Picture = Path("features.png"),
     workers: Workers = None,
@@ -224,14 +208,14 @@ def show_features(
       fedwild show features runs/fedavg-digits-001 --samples 500 --seed 3 --out map.svg --json
     """
     from fedwild.api import Run
+    from fedwild.results.pictures.drawing import check_drawable, write_figure
     from fedwild.results.pictures.features import MIN_SAMPLES, SAMPLES, draw, feature_figures
-    from fedwild.results.pictures.files import check_drawable, write_figure
 
     check_drawable(picture)
-    count = number("--samples", samples, SAMPLES, range(MIN_SAMPLES, 100_001))
-    draws = number("--seed", seed, 0, range(2**63))
-    with working(quiet) as work:
-        features = feature_figures(Run(folder), count, draws, client, whole(workers), on_progress=work.tell)
+    count = options.number("--samples", samples, SAMPLES, range(MIN_SAMPLES, 100_001))
+    draws = options.number("--seed", seed, 0, range(2**63))
+    with options.working(quiet) as work:
+        features = feature_figures(Run(folder), count, draws, client, options.whole(workers), on_progress=work.tell)
         write_figure(draw(features), picture)
     report_picture(features.described(), picture, as_json)
 
@@ -239,10 +223,8 @@ def show_features(
 @show_app.command("novel")
 def show_novel(
     folder: Folder,
-    client: Annotated[
-        Words, typer.Option(metavar="NAME", help="Only this client's samples (the six clients with most).")
-    ] = None,
-    columns: Annotated[Number, typer.Option(metavar="N", help="Samples of each client, at most (8).")] = None,
+    client: Annotated[Words, option("NAME", "Only this client's samples (the six clients with most).")] = None,
+    columns: Annotated[Number, option("N", "Samples of each client, at most (8).")] = None,
     picture: Picture = Path("novel.png"),
     as_json: Json = False,
 ) -> None:
@@ -265,12 +247,12 @@ def show_novel(
       fedwild show novel runs/gal-digits-001 --client client-03 --columns 12 --out three.png --json
     """
     from fedwild.api import Run
-    from fedwild.results.pictures.files import check_ending
+    from fedwild.results.pictures.drawing import check_ending
     from fedwild.results.pictures.novel import COLUMNS, novel_figures, sheet_of
     from fedwild.results.pictures.sheet import write
 
     check_ending(picture)
-    most = number("--columns", columns, COLUMNS, range(1, 51))
+    most = options.number("--columns", columns, COLUMNS, range(1, 51))
     run = Run(folder)
     found = novel_figures(run, client, most)
     write(sheet_of(found, run.experiment.dataset, run.config.data), picture)

@@ -13,7 +13,7 @@ from fedwild.contract.exhibit import (
 from fedwild.contract.halves import EVERYONE, Client, Replies, Reply, Server, Step
 from fedwild.contract.initial import HEAD, Initial, initial_weights
 from fedwild.contract.method import Discovers, Method, Traits, Welcomes
-from fedwild.contract.phase import Draw, Groups, Phase, Rounds
+from fedwild.contract.phase import Draw, Groups, Phase, Rounds, Tensors
 from fedwild.contract.predictor import Outcome, Prediction, Predictor
 from fedwild.contract.task import Task, copy_tensors, weights_of
 from fedwild.core.payload import Payload
@@ -50,6 +50,7 @@ __all__ = [
     "Step",
     "TableExhibit",
     "Task",
+    "Tensors",
     "Traits",
     "Welcomes",
     "copy_tensors",

@@ -19,7 +19,9 @@ from fedwild.core.errors import BadReply
 from fedwild.core.payload import Payload, check_like
 from fedwild.core.rng import Rng
 
-Groups = Mapping[str, Mapping[str, Tensor]]
+Tensors = Mapping[str, Tensor]
+"""Named tensors, such as the weights of a model."""
+Groups = Mapping[str, Tensors]
 """Named groups of named tensors."""
 Draw = Callable[[Sequence[str]], Sequence[str]]
 """Draws a random share of some clients, at least one of them; `federation.participation` is the share."""

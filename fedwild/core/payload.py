@@ -138,8 +138,7 @@ class Payload:
             raise BadReply("the JSON part of the payload is invalid") from error
         if not isinstance(info, dict):
             raise BadReply("the JSON part of the payload is not an object")
-        tensors = dict(_read_tensors(buffer, header, start))
-        return cls(tensors, info)
+        return cls(dict(_read_tensors(buffer, header, start)), info)
 
     def write(self, path: Path, durable: bool = True) -> int:
         """Write the file atomically: a reader sees all of it or none. Return the number of bytes."""
@@ -220,8 +219,7 @@ def _read_tensors(buffer: bytearray, header: dict[str, Any], start: int) -> Iter
     """Yield the tensors that a header describes; they must fill the rest of the buffer without gap or overlap."""
     position = start
     try:
-        entries = sorted(header.items(), key=lambda entry: tuple(entry[1]["data_offsets"]))
-        for name, entry in entries:
+        for name, entry in sorted(header.items(), key=lambda entry: tuple(entry[1]["data_offsets"])):
             dtype = _DTYPES[entry["dtype"]]
             shape = [int(side) for side in entry["shape"]]
             begin, end = entry["data_offsets"]
@@ -234,10 +232,7 @@ def _read_tensors(buffer: bytearray, header: dict[str, Any], start: int) -> Iter
                 raise BadReply(f"payload is truncated: tensor {name!r} is incomplete")
             position = start + end
             if count:
-                yield (
-                    name,
-                    torch.frombuffer(buffer, dtype=dtype, count=count, offset=start + begin).view(shape),
-                )
+                yield name, torch.frombuffer(buffer, dtype=dtype, count=count, offset=start + begin).view(shape)
             else:
                 yield name, torch.empty(shape, dtype=dtype)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:

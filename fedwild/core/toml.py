@@ -48,9 +48,8 @@ def toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
-        return (
-            "{ " + ", ".join(f"{_quoted(str(k))} = {toml_value(v)}" for k, v in value.items() if v is not None) + " }"
-        )
+        pairs = (f"{_quoted(str(k))} = {toml_value(v)}" for k, v in value.items() if v is not None)
+        return "{ " + ", ".join(pairs) + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     return _quoted(value) if isinstance(value, str) else repr(value)

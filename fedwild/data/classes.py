@@ -25,10 +25,12 @@ def choose_classes(classes: tuple[str, ...], dataset_name: str, data: DataSettin
     """Return the classes of each role: named classes first, then counts from the remaining ones."""
     named = {role: value for role in ClassRoles._fields if isinstance(value := getattr(data, role), list)}
     _check_names(classes, named)
-    free = _free_classes(classes, named, data.class_seed)
+    taken = {name for names in named.values() for name in names}
+    free = [name for name in classes if name not in taken]
+    if data.class_seed is not None:
+        free = [free[i] for i in np.random.default_rng(data.class_seed).permutation(len(free))]
     counts = _counts(len(free), dataset_name, data)
-    asked = sum(counts.values())
-    if asked > len(free):
+    if sum(counts.values()) > len(free):
         asked_for = ", ".join(f"data.{role} = {number}" for role, number in counts.items() if number)
         raise UserError(
             f"{asked_for} is not allowed: only {len(free)} of {len(classes)} classes are available for these counts."
@@ -56,15 +58,6 @@ def _check_names(classes: tuple[str, ...], named: dict[str, list[str]]) -> None:
                     f"class {name!r} is in both data.{owner[name]} and data.{role}: remove it from one of them."
                 )
             owner[name] = role
-
-
-def _free_classes(classes: tuple[str, ...], named: dict[str, list[str]], seed: int | None) -> list[str]:
-    """Return the classes that no role names, in order or shuffled by the seed."""
-    taken = {name for names in named.values() for name in names}
-    free = [name for name in classes if name not in taken]
-    if seed is None:
-        return free
-    return [free[i] for i in np.random.default_rng(seed).permutation(len(free))]
 
 
 def _counts(free: int, dataset_name: str, data: DataSettings) -> dict[str, int]:

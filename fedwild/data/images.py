@@ -61,12 +61,9 @@ def grey(x: Tensor) -> Tensor:
 
 def resize(x: Tensor, sides: tuple[int, ...]) -> Tensor:
     """Return images resized by bilinear interpolation, with antialiasing, or volumes by trilinear interpolation."""
-    if x.dim() == 5:
-        return _cast(functional.interpolate(x.float(), sides, mode="trilinear", align_corners=False), x.dtype)
-    return _cast(
-        functional.interpolate(x.float(), sides, mode="bilinear", align_corners=False, antialias=True),
-        x.dtype,
-    )
+    mode, smooth = ("trilinear", False) if x.dim() == 5 else ("bilinear", True)
+    resized = functional.interpolate(x.float(), sides, mode=mode, align_corners=False, antialias=smooth)
+    return _cast(resized, x.dtype)
 
 
 def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -43,7 +43,10 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         with os.fdopen(handle, "wb") as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
                 for key, array in arrays.items():
-                    _write_member(archive, f"{key}.npy", array)
+                    entry = zipfile.ZipInfo(f"{key}.npy")  # dated 1980-01-01: the bytes do not depend on the time
+                    entry.create_system = 3
+                    with archive.open(entry, "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
@@ -61,13 +64,6 @@ def pack_json(value: Any) -> np.ndarray:
 def unpack_json(array: np.ndarray) -> Any:
     """Return the value that `pack_json` packed."""
     return json.loads(array.tobytes().decode())
-
-
-def _write_member(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
-    entry = zipfile.ZipInfo(name)  # dated 1980-01-01, so that the bytes do not depend on the time
-    entry.create_system = 3
-    with archive.open(entry, "w", force_zip64=True) as member:
-        np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
 
 
 def _first_line(problem: BaseException) -> str:

@@ -25,13 +25,7 @@ class Samples:
     """
 
     def __init__(
-        self,
-        x: Tensor,
-        y: Tensor,
-        index: Tensor,
-        mean: Level = None,
-        std: Level = None,
-        augment: Sequence[str] = (),
+        self, x: Tensor, y: Tensor, index: Tensor, mean: Level = None, std: Level = None, augment: Sequence[str] = ()
     ) -> None:
         if y.shape != index.shape or y.dim() != 1:
             raise ValueError(f"y {tuple(y.shape)} and index {tuple(index.shape)} must have one axis of equal length")
@@ -79,18 +73,20 @@ class Samples:
     def take(self, indices: Tensor | np.ndarray | Sequence[int]) -> Samples:
         """Return the samples at these positions."""
         chosen = torch.as_tensor(indices, dtype=torch.int64)
-        return Samples(self.x, self.y[chosen], self.index[chosen], self.mean, self.std, self.augment)
+        return self._with(self.y[chosen], self.index[chosen])
 
     def join(self, other: Samples) -> Samples:
         """Return these samples followed by others of the same stored tensor."""
         if other.x is not self.x:
             raise ValueError("samples of two tensors cannot be joined")
-        y, index = torch.cat([self.y, other.y]), torch.cat([self.index, other.index])
-        return Samples(self.x, y, index, self.mean, self.std, self.augment)
+        return self._with(torch.cat([self.y, other.y]), torch.cat([self.index, other.index]))
 
     def with_labels(self, y: Tensor) -> Samples:
         """Return the same samples with other class ids (n,)."""
-        return Samples(self.x, y, self.index, self.mean, self.std, self.augment)
+        return self._with(y, self.index)
+
+    def _with(self, y: Tensor, index: Tensor) -> Samples:
+        return Samples(self.x, y, index, self.mean, self.std, self.augment)
 
     def _inputs(self, stored: Tensor) -> Tensor:
         """Return stored rows, which this call may change, as normalised float32."""
@@ -112,11 +108,8 @@ def samples_of(
     rows = torch.as_tensor(index, dtype=torch.int64)
     labels = y[rows]
     if ids is not None:
-        table = torch.tensor([ids.get(name, NO_CLASS) for name in dataset.classes], dtype=torch.int64)
-        labels = table[labels]
-    if data is None:
-        return Samples(x, labels, rows)
-    return Samples(x, labels, rows, data.mean, data.std, data.augment)
+        labels = torch.tensor([ids.get(name, NO_CLASS) for name in dataset.classes], dtype=torch.int64)[labels]
+    return Samples(x, labels, rows, *((data.mean, data.std, data.augment) if data else ()))
 
 
 def _affine(x: Tensor, mean: Level, std: Level, divisor: float) -> tuple[Tensor | None, Tensor]:

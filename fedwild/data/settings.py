@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from fedwild.core.settings import Settings
 
@@ -62,8 +62,7 @@ class DataSettings(Settings):
         description="Clients with their own data, by name: tables with name, classes, labels and so on.",
     )
     known: Names | Count | Literal["all"] | None = Field(
-        None,
-        description="Known classes: names, a number, or 'all' (default: 6 for digits, all for other data).",
+        None, description="Known classes: names, a number, or 'all' (default: 6 for digits, all for other data)."
     )
     novel: Names | Count = Field(
         0, description="Novel classes, whose training samples have no labels: names or a number."
@@ -86,23 +85,16 @@ class DataSettings(Settings):
         0.1, ge=0, lt=1, description="Share of the labelled samples of each client that is kept for validation."
     )
     public: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Share of the samples that becomes public unlabelled data before the partition.",
+        0.0, ge=0, lt=1, description="Share of the samples that becomes public unlabelled data before the partition."
     )
     public_from: Literal["train", "test"] = Field(
-        "train",
-        description="Source of the public data; 'test' uses the first half (or `public`) of the test data.",
+        "train", description="Source of the public data; 'test' uses the first half (or `public`) of the test data."
     )
     unlabelled_known: float = Field(
         0.0, ge=0, lt=1, description="Share of the known samples of each client that moves to its unlabelled pool."
     )
     test_fraction: float = Field(
-        0.2,
-        gt=0,
-        lt=1,
-        description="Share of your own data that becomes test data if it has none (stratified).",
+        0.2, gt=0, lt=1, description="Share of your own data that becomes test data if it has none (stratified)."
     )
     size: Positive | None = Field(None, le=4096, description="Resize images to this many pixels per side (bilinear).")
     channels: Literal[1, 3] | None = Field(None, description="Convert images to greyscale (1) or colour (3).")
@@ -150,19 +142,14 @@ class DataSettings(Settings):
             raise ValueError("a class is named twice")
         return value
 
-    @field_validator("std")
+    @field_validator("mean", "std")
     @classmethod
-    def _check_std(cls, value: Any) -> Any:
-        values = value if isinstance(value, list) else [] if value is None else [value]
-        if any(v <= 0 for v in values):
-            raise ValueError("it must be greater than 0")
-        return value
-
-    @field_validator("mean", "std", mode="after")
-    @classmethod
-    def _reject_empty(cls, value: Any) -> Any:
+    def _check_level(cls, value: Any, info: ValidationInfo) -> Any:
         if value == []:
             raise ValueError("it must be one number, or one per channel")
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        if info.field_name == "std" and any(v <= 0 for v in values):
+            raise ValueError("it must be greater than 0")
         return value
 
     @model_validator(mode="after")

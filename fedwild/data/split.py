@@ -160,7 +160,9 @@ def make_split(
 
     known_rows = _rows_of(y_train, dataset.classes, roles.known)
     novel_rows = _rows_of(y_train, dataset.classes, roles.novel)
-    _check_filled(dataset, roles.known + roles.novel)
+    for name in roles.known + roles.novel:
+        if not np.any(y_train == dataset.classes.index(name)):
+            raise UserError(f"class {name!r} has no training samples: remove it from data.known and data.novel.")
     test = _rows_of(y_test, dataset.classes, roles.known + roles.novel + roles.unknown)
     public = np.zeros(0, dtype=np.int64)
     if data.public_from == "test":
@@ -197,23 +199,16 @@ def make_split(
 def add_newcomers(split: Split, dataset: Dataset, data: DataSettings, seed: int = 0) -> Split:
     """Return the split with the missing clients of data.newcomers; the rows of all others stay."""
     there = {client.name for client in split.clients}
-    clients, test = list(split.clients), [split.test]
-    for name in data.newcomers:
-        if name in there:
-            continue
-        client = _newcomer(dataset, data, name, _rng(seed, f"client {name}"))
-        clients.append(client)
-        test.append(client.test)
-    newcomers = tuple(name for name, settings in data.newcomers.items() if not settings.welcomed)
-    return replace(split, clients=tuple(clients), test=np.sort(np.concatenate(test)), newcomers=newcomers)
-
-
-def _newcomer(dataset: Dataset, data: DataSettings, name: str, rng: np.random.Generator) -> ClientSplit:
-    """Return the rows of a newcomer: all are labelled, some are kept for validation."""
+    added = []
     # Newcomers are the last domains, in the order of the settings.
-    number = len(dataset.domains) - len(data.newcomers) + list(data.newcomers).index(name)
-    rows = np.nonzero(dataset.domain_train.numpy() == number)[0]
-    return _all_labelled(dataset, rows, np.nonzero(dataset.domain_test.numpy() == number)[0], data, name, rng)
+    for number, name in enumerate(data.newcomers, start=len(dataset.domains) - len(data.newcomers)):
+        if name not in there:
+            rows = np.nonzero(dataset.domain_train.numpy() == number)[0]
+            test = np.nonzero(dataset.domain_test.numpy() == number)[0]
+            added.append(_all_labelled(dataset, rows, test, data, name, _rng(seed, f"client {name}")))
+    newcomers = tuple(name for name, settings in data.newcomers.items() if not settings.welcomed)
+    tests = np.sort(np.concatenate([split.test, *(client.test for client in added)]))
+    return replace(split, clients=(*split.clients, *added), test=tests, newcomers=newcomers)
 
 
 def _all_labelled(
@@ -222,8 +217,7 @@ def _all_labelled(
     """Return a client with labels for all of its training rows."""
     order = rng.permutation(rows)
     validation, train = np.split(order, [_share(data.validation, len(order))])
-    labels = np.unique(dataset.y_train.numpy()[rows])
-    known = tuple(dataset.classes[label] for label in labels)
+    known = tuple(dataset.classes[label] for label in np.unique(dataset.y_train.numpy()[rows]))
     return ClientSplit(name, np.sort(train), np.sort(validation), np.zeros(0, dtype=np.int64), test, known)
 
 
@@ -239,20 +233,16 @@ def site_split(
     rng = _rng(seed, f"client {name}")
     test = _rows_of(dataset.y_test.numpy(), dataset.classes, known + novel + unknown)
     if newcomer:
-        client = _all_labelled(
-            dataset, np.arange(len(dataset.y_train)), np.arange(len(dataset.y_test)), data, name, rng
-        )
+        rows, tests = np.arange(len(dataset.y_train)), np.arange(len(dataset.y_test))
+        client = _all_labelled(dataset, rows, tests, data, name, rng)
     else:
         visible = tuple(label for label in data.known_by_client.get(name, roles.known) if label in known)
         mine = _rows_of(dataset.y_train.numpy(), dataset.classes, known)
         pool = _rows_of(dataset.y_train.numpy(), dataset.classes, novel)
         client = _client(dataset, data, name, visible, mine, pool, test, rng)
     public = np.zeros(0, dtype=np.int64)
-    newcomers = (name,) if newcomer else ()
     # Stages count the novel classes of the federation, including those that this site does not have.
-    return Split(
-        (client,), roles.known, roles.novel, roles.unknown, test, public, "train", tuple(data.stages), newcomers
-    )
+    return Split((client,), *roles, test, public, "train", tuple(data.stages), (name,) if newcomer else ())
 
 
 def _visible_classes(data: DataSettings, names: tuple[str, ...], known: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
@@ -325,15 +315,6 @@ def _front_of_test(dataset: Dataset, share: float) -> np.ndarray:
         groups = [rows[y[rows] == label] for label in np.unique(y[rows])] if grouped else [rows]
         pieces += [group[: _share(share, len(group))] for group in groups]
     return np.sort(np.concatenate(pieces))
-
-
-def _check_filled(dataset: Dataset, names: tuple[str, ...]) -> None:
-    counts = np.bincount(dataset.y_train.numpy(), minlength=len(dataset.classes))
-    for number in _ids(dataset.classes, names):
-        if not counts[number]:
-            raise UserError(
-                f"class {dataset.classes[number]!r} has no training samples: remove it from data.known and data.novel."
-            )
 
 
 def _ids(classes: tuple[str, ...], names: tuple[str, ...]) -> list[int]:

@@ -1,8 +1,7 @@
 """Estimators of the number of novel classes among unlabelled samples, and what several methods need for discovery."""
 
-from fedwild.discovery.base import ESTIMATORS, ClassCount, Estimate, Estimator
+from fedwild.discovery.base import ESTIMATORS, ClassCount, Estimate, Estimator, Given
 from fedwild.discovery.committee import Committee
-from fedwild.discovery.given import Given
 from fedwild.discovery.macc import MaxAccuracy, MaxAccuracyPIM
 from fedwild.discovery.pool import Clusters, KnownClasses, cluster_embeddings
 from fedwild.discovery.ppm import PotentialPrototypeMerge

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 from scipy.spatial.distance import cdist
 
+from fedwild.contract import Rng, Settings
 from fedwild.core.component import Component
 from fedwild.core.registry import Registry
-from fedwild.core.rng import Rng
 from fedwild.discovery.pool import Clusters, Floats, Ints, KnownClasses, cluster_means, kmeans
 
 MAX_CLUSTERS = 2000
@@ -108,3 +109,17 @@ def find_prototypes(
     number = len(prototypes)
     low, high = min(limits[0], number), max(limits[1], number)
     return Estimate(number, low, high, curve, prototypes=prototypes, assigned=assigned)
+
+
+@ESTIMATORS.add("given")
+class Given(Estimator):
+    """A given number of novel classes in every stage."""
+
+    class Params(Settings):
+        classes: int = Field(1, ge=1, description="number of novel classes")
+
+    params: Params
+
+    def _estimate(self, pool: Clusters, known: KnownClasses, rng: Rng) -> Estimate:
+        number = self.params.classes
+        return find_prototypes(pool, number, (number, number), [], rng.sklearn("prototypes"))

@@ -16,8 +16,7 @@ import numpy as np
 from pydantic import Field
 from scipy.cluster.hierarchy import linkage
 
-from fedwild.core.rng import Rng
-from fedwild.core.settings import Settings
+from fedwild.contract import Rng, Settings
 from fedwild.discovery.base import ESTIMATORS, Estimate, Estimator, find_prototypes
 from fedwild.discovery.pool import Clusters, Floats, Ints, KnownClasses, cluster_means
 
@@ -58,10 +57,7 @@ class Committee(Estimator):
 
     class Params(Settings):
         smallest: float = Field(
-            0.02,
-            ge=0,
-            lt=1,
-            description="smallest share of the samples that counts as a class; at most 0.5 / (number of known classes)",
+            0.02, ge=0, lt=1, description="smallest share of samples that is a class; at most 0.5 / (known classes)"
         )
 
     params: Params

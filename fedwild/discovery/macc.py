@@ -17,8 +17,7 @@ from scipy.optimize import minimize_scalar
 from scipy.spatial.distance import pdist
 from torch.nn import functional as F
 
-from fedwild.core.rng import Rng
-from fedwild.core.settings import Settings
+from fedwild.contract import Rng, Settings
 from fedwild.discovery.base import ESTIMATORS, Estimate, Estimator, find_prototypes
 from fedwild.discovery.pool import Clusters, Floats, Ints, KnownClasses, cluster_means, kmeans
 from fedwild.openset.metrics import hungarian_accuracy

@@ -7,8 +7,7 @@ from pydantic import Field
 from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import pdist
 
-from fedwild.core.rng import Rng
-from fedwild.core.settings import Settings
+from fedwild.contract import Rng, Settings
 from fedwild.discovery.base import ESTIMATORS, Estimate, Estimator, find_prototypes
 from fedwild.discovery.pool import Clusters, Floats, Ints, KnownClasses
 

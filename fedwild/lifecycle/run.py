@@ -101,21 +101,17 @@ class Run:
     @cached_property
     def experiment(self) -> Experiment:
         """Data, split, method and task, as the run used them."""
-        experiment = self._experiment_at_sites() if self.settings.data.at_sites else self._experiment_here()
+        config, split = self.settings, self.folder.split()
+        if config.data.at_sites:
+            experiment = restore_sites(config, split, self.input_shape, self.folder.facts()["input"]["dtype"])
+        else:
+            experiment = prepare(config, split)
         if fingerprint(experiment.dataset) != self.folder.facts().get("data"):
             raise UserError(
                 f"data {self.config.data.name!r} is not what run {str(self.path)!r} began with: "
                 "samples or labels have changed. Restore the old files, or start a new run."
             )
         return experiment
-
-    def _experiment_here(self) -> Experiment:
-        return prepare(self.settings, self.folder.split())
-
-    def _experiment_at_sites(self) -> Experiment:
-        return restore_sites(
-            self.settings, self.folder.split(), self.input_shape, self.folder.facts()["input"]["dtype"]
-        )
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -212,8 +208,8 @@ class Run:
         if not answering.personal:
             return None
         if name is None or name not in answering.clients:
-            whose = ", ".join(answering.clients)
-            raise UserError(f"client = {name!r}: method {method!r} has a model per client; choose one of {whose}.")
+            names = ", ".join(answering.clients)
+            raise UserError(f"client = {name!r}: method {method!r} has a model per client; choose one of {names}.")
         nothing = Samples(torch.empty(0, *self.input_shape), torch.empty(0).long(), torch.empty(0).long())
         return Client(name, self.task, server.step, server.classes.names, lambda part: nothing, {}, self.state_of(name))
 
@@ -262,7 +258,7 @@ class Run:
         split = self.experiment.split
         rows = split.test if owner is None else next(c.test for c in split.clients if c.name == owner.name)
         if not len(rows):
-            self._refuse_elsewhere()
+            self._reject_at_sites()
             whose = "" if owner is None else f" for {owner.name}"
             raise UserError(f"run {str(self.path)!r} has no test samples{whose}.")
         return rows
@@ -274,7 +270,7 @@ class Run:
         """Yield an examiner with its own workers, and the file of the server's payload."""
         e = self.experiment
         if not len(split.test):
-            self._refuse_elsewhere()
+            self._reject_at_sites()
         with temporary_folder() as spool:
             snapshot = spool / "server.safetensors"
             server.to_payload().write(snapshot, durable=False)
@@ -286,7 +282,7 @@ class Run:
                 run = with_progress(engine.run, on_progress)
                 yield Examiner(e.method, e.dataset, split, accept, run, keep_thresholds=keep), str(snapshot)
 
-    def _refuse_elsewhere(self) -> None:
+    def _reject_at_sites(self) -> None:
         """Raise an error if the data is at sites."""
         if self.settings.data.at_sites:
             raise UserError(

@@ -34,7 +34,7 @@ def welcome_client(
     settings: Sequence[str] | Mapping[str, Any] = (),
     listener: Listener = ignore_event,
 ) -> Run:
-    """Welcome a newcomer whose data is on this machine; `table` is what `continued_settings` gave.
+    """Welcome a newcomer whose data is on this machine; `table` comes from `continued_settings`.
 
     Every error is raised before a folder exists. The source run does not change.
     """
@@ -66,8 +66,8 @@ def prepare_welcome(
     home = without_clients(source.experiment.split, source.settings.data.newcomers)
     check_newcomer_names([name], [*(client.name for client in home.clients), *members])
     experiment = prepare(config, home)
-    brought = next(client.known for client in experiment.split.clients if client.name == name)
-    check_names(name, brought, source.server().classes.names)
+    classes = next(client.known for client in experiment.split.clients if client.name == name)
+    check_names(name, classes, source.server().classes.names)
     return replace(experiment, notes=(*experiment.notes, *replaced_parts(source.settings, config)))
 
 

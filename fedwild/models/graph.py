@@ -69,8 +69,10 @@ class LayerGraph:
             rows = None if layer.outputs is None else maps.get(layer.outputs)
             columns = None if layer.inputs is None else maps.get(layer.inputs)
             if rows is not None:
-                for key in _row_keys(layer, permuted):
-                    permuted[key] = reorder(permuted[key], rows)
+                # The first axis of these tensors is the layer's outputs; the batch counter has none.
+                for name in ("weight", "bias", "running_mean", "running_var"):
+                    if (key := f"{layer.name}.{name}") in permuted:
+                        permuted[key] = reorder(permuted[key], rows)
             key = f"{layer.name}.weight"
             if columns is not None and layer.kind != "norm" and key in permuted:
                 permuted[key] = reorder_inputs(layer, permuted[key], columns)
@@ -122,7 +124,7 @@ def build_graph(network: nn.Module, wires: Iterable[Wire]) -> LayerGraph:
         if isinstance(module, nn.Linear) and wire.inputs is not None:
             fold = module.in_features // spaces[wire.inputs]
         if wire.outputs is not None:
-            spaces.setdefault(wire.outputs, _width(module))
+            spaces.setdefault(wire.outputs, len(module.get_parameter("weight")))
         layers.append(Layer(wire.name, kind, wire.inputs, wire.outputs, fold))
     _check_complete(network, layers)
     return LayerGraph(tuple(layers), spaces)
@@ -167,16 +169,3 @@ def kind_of(module: nn.Module) -> Kind | None:
 def has_batch_norm(model: nn.Module) -> bool:
     """Return whether a model has batch-norm layers, which may reject a training batch of one sample."""
     return any(isinstance(module, _BatchNorm) for module in model.modules())
-
-
-def _width(module: nn.Module) -> int:
-    """Return the number of neurons that a layer writes: the length of its weight's first axis."""
-    weight = module.get_parameter("weight")
-    return weight.shape[0]
-
-
-def _row_keys(layer: Layer, state: Mapping[str, Tensor]) -> list[str]:
-    """Return the keys of the tensors whose first axis is the layer's outputs, so without the batch counter."""
-    names = ("weight", "bias", "running_mean", "running_var")
-    keys = [f"{layer.name}.{name}" for name in names]
-    return [key for key in keys if key in state]

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from fedwild.core.errors import UserError, unknown_name
 from fedwild.models.graph import LayerGraph, Wire, build_graph
 
+Shape = tuple[int, ...]
+
 
 class Network(nn.Module):
     """Stages in order, then an optional neck (pooling), then `head`, the classifier.
@@ -23,7 +25,7 @@ class Network(nn.Module):
     def __init__(
         self,
         name: str,
-        input_shape: tuple[int, ...],
+        input_shape: Shape,
         stages: Mapping[str, nn.Module],
         embedding_dim: int,
         outputs: int,

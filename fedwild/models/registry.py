@@ -7,8 +7,8 @@ from typing import Any
 
 from fedwild.core.errors import UserError
 from fedwild.core.registry import Registry
+from fedwild.models.adapted import MissingModule, ModuleBuilder
 from fedwild.models.builder import NetworkBuilder
-from fedwild.models.imported import MissingModule, ModuleBuilder
 from fedwild.models.network import Network
 
 
@@ -34,11 +34,7 @@ MODELS = NetworkRegistry("model", NetworkBuilder)
 
 
 def build(
-    name: str,
-    input_shape: Sequence[int],
-    outputs: int,
-    bias: bool = True,
-    params: Mapping[str, Any] | None = None,
+    name: str, input_shape: Sequence[int], outputs: int, bias: bool = True, params: Mapping[str, Any] | None = None
 ) -> Network:
     """Return a network for inputs (n, *input_shape), newly initialised from torch's global generator.
 

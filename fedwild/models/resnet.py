@@ -1,7 +1,8 @@
-"""Residual networks (He et al., CVPR 2016) for images and volumes."""
+"""Residual networks (He et al., CVPR 2016) for images (2 sides) and volumes (3 sides)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -10,10 +11,12 @@ from torch import Tensor, nn
 from fedwild.core.settings import Settings
 from fedwild.models.builder import NetworkBuilder, stage
 from fedwild.models.graph import Wire
-from fedwild.models.network import Network
+from fedwild.models.network import Network, Shape
 from fedwild.models.registry import MODELS
-from fedwild.models.shapes import Shape, check_spatial
-from fedwild.models.spatial import GlobalAveragePool, conv, init_convolutions, max_pool, norm
+
+_CONV: dict[int, type[nn.Conv2d] | type[nn.Conv3d]] = {2: nn.Conv2d, 3: nn.Conv3d}
+_NORM: dict[int, type[nn.BatchNorm2d] | type[nn.BatchNorm3d]] = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+_POOL: dict[int, type[nn.MaxPool2d] | type[nn.MaxPool3d]] = {2: nn.MaxPool2d, 3: nn.MaxPool3d}
 
 
 class ResNetParams(Settings):
@@ -28,13 +31,75 @@ class ResNetParams(Settings):
     )
 
 
-class ResidualBlock(nn.Module):
+def conv(dims: int, inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Module:
+    """Return a convolution without bias, since a norm follows, that only its stride makes smaller."""
+    return _CONV[dims](inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
+
+
+def norm(dims: int, width: int) -> nn.Module:
+    """Return a batch norm over (n, width, *sides)."""
+    return _NORM[dims](width)
+
+
+class Block(nn.Module):
+    """A residual block with a shortcut, which is a layer if the shapes of input and output differ."""
+
+    shortcut: nn.Module | None
+    outputs: int
+
+    def space_after(self, path: str, space: str) -> str:
+        """Return the space that the block writes if it reads `space`: the same one unless the shortcut is a layer."""
+        return space if self.shortcut is None else path
+
+    def wires(self, path: str, space: str) -> list[Wire]:
+        """Return the wires of the block at `path` if it reads `space`."""
+        raise NotImplementedError
+
+
+def add_blocks(
+    stages: dict[str, nn.Module],
+    wires: list[Wire],
+    counts: Sequence[int],
+    name: str,
+    channels: int,
+    make: Callable[[int, int, int], Block],
+) -> tuple[int, str]:
+    """Add stages `{name}1`, `{name}2` ... of blocks after the stem, and initialise all convolutions.
+
+    `make` gets the number of input channels, the number of the stage from 0, and the stride. Convolutions are
+    initialised by He's method with fan-out. Return the number of channels and the space that the last block writes.
+    """
+    space = "stem"
+    for index, count in enumerate(counts):
+        layer = nn.Sequential()
+        for number in range(count):
+            block = make(channels, index, 2 if index > 0 and number == 0 else 1)
+            path = f"{name}{index + 1}.{number}"
+            wires += block.wires(path, space)
+            channels, space = block.outputs, block.space_after(path, space)
+            layer.append(block)
+        stages[f"{name}{index + 1}"] = layer
+    for part in nn.ModuleDict(stages).modules():
+        if isinstance(part, nn.Conv2d | nn.Conv3d):
+            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+    return channels, space
+
+
+class GlobalAveragePool(nn.Module):
+    """(n, c, *sides) to (n, c), for sides of any length."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(dim=tuple(range(2, x.dim())))
+
+
+class ResidualBlock(Block):
     """`relu(body(x) + shortcut(x))`; the shortcut is a 1x1 convolution if the shapes differ."""
 
     def __init__(self, dims: int, inputs: int, outputs: int, stride: int, body: nn.Sequential) -> None:
         super().__init__()
         self.body = body
-        self.shortcut: nn.Module | None = None
+        self.outputs = outputs
+        self.shortcut = None
         if stride != 1 or inputs != outputs:
             self.shortcut = stage(conv=conv(dims, inputs, outputs, 1, stride), norm=norm(dims, outputs))
         self.relu = nn.ReLU()
@@ -44,12 +109,7 @@ class ResidualBlock(nn.Module):
         skipped = x if self.shortcut is None else self.shortcut(x)
         return self.relu(self.body(x) + skipped)
 
-    def space_after(self, path: str, space: str) -> str:
-        """Return the space that the block writes if it reads `space`: the same one unless the shortcut is a layer."""
-        return space if self.shortcut is None else path
-
     def wires(self, path: str, space: str) -> list[Wire]:
-        """Return the wires of the block at `path` if it reads `space`."""
         target = self.space_after(path, space)
         convolutions = sum(isinstance(part, nn.Conv2d | nn.Conv3d) for part in self.body)
         wires: list[Wire] = []
@@ -60,10 +120,7 @@ class ResidualBlock(nn.Module):
             wires += [Wire(name, inputs, outputs), Wire(f"{path}.body.norm{number}", outputs, outputs)]
             inputs = outputs
         if self.shortcut is not None:
-            wires += [
-                Wire(f"{path}.shortcut.conv", space, target),
-                Wire(f"{path}.shortcut.norm", target, target),
-            ]
+            wires += [Wire(f"{path}.shortcut.conv", space, target), Wire(f"{path}.shortcut.norm", target, target)]
         return wires
 
 
@@ -103,24 +160,16 @@ class ResNet(NetworkBuilder):
     dims: ClassVar[int] = 2
 
     def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
-        check_spatial(self.name, input_shape, self.dims)
+        self.check_spatial(input_shape, self.dims)
         width = self.params.width
         stages: dict[str, nn.Module] = {"stem": _stem(self.dims, input_shape, self.params)}
         wires = [Wire("stem.conv", None, "stem"), Wire("stem.norm", "stem", "stem")]
         make = bottleneck_block if self.bottleneck else basic_block
-        channels, space = width, "stem"
-        for index, count in enumerate(self.blocks):
-            layer = nn.Sequential()
-            for number in range(count):
-                stride = 2 if index > 0 and number == 0 else 1
-                block = make(self.dims, channels, width * 2**index, stride)
-                layer.append(block)
-                path = f"layer{index + 1}.{number}"
-                wires += block.wires(path, space)
-                space = block.space_after(path, space)
-                channels = width * 2**index * (4 if self.bottleneck else 1)
-            stages[f"layer{index + 1}"] = layer
-        init_convolutions(*stages.values())
+
+        def make_block(inputs: int, index: int, stride: int) -> Block:
+            return make(self.dims, inputs, width * 2**index, stride)
+
+        channels, _ = add_blocks(stages, wires, self.blocks, "layer", width, make_block)
         return Network(self.name, input_shape, stages, channels, outputs, bias, neck=GlobalAveragePool(), wires=wires)
 
 
@@ -157,11 +206,8 @@ class ResNet18For3d(ResNet):
 def _stem(dims: int, input_shape: Shape, params: ResNetParams) -> nn.Sequential:
     large = params.stem == "large" or (params.stem == "auto" and min(input_shape[1:]) >= 96)
     kernel, stride = (7, 2) if large else (3, 1)
-    stem = stage(
-        conv=conv(dims, input_shape[0], params.width, kernel, stride),
-        norm=norm(dims, params.width),
-        relu=nn.ReLU(),
-    )
+    first = conv(dims, input_shape[0], params.width, kernel, stride)
+    stem = stage(conv=first, norm=norm(dims, params.width), relu=nn.ReLU())
     if large:
-        stem.add_module("pool", max_pool(dims))
+        stem.add_module("pool", _POOL[dims](3, stride=2, padding=1))
     return stem

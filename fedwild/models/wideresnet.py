@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from fedwild.core.settings import Settings
 from fedwild.models.builder import NetworkBuilder, stage
 from fedwild.models.graph import Wire
-from fedwild.models.network import Network
+from fedwild.models.network import Network, Shape
 from fedwild.models.registry import MODELS
-from fedwild.models.shapes import Shape, check_spatial
-from fedwild.models.spatial import GlobalAveragePool, conv, init_convolutions, norm
+from fedwild.models.resnet import Block, GlobalAveragePool, add_blocks, conv, norm
 
 
 class WideResNetParams(Settings):
@@ -24,11 +23,12 @@ class WideResNetParams(Settings):
     )
 
 
-class WideBlock(nn.Module):
+class WideBlock(Block):
     """norm-relu-conv-norm-relu-dropout-conv plus a shortcut, which is a 1x1 convolution if the shapes differ."""
 
     def __init__(self, inputs: int, width: int, stride: int, dropout: float) -> None:
         super().__init__()
+        self.outputs = width
         self.enter = stage(norm=norm(2, inputs), relu=nn.ReLU())
         self.body = stage(
             conv1=conv(2, inputs, width, 3, stride),
@@ -47,12 +47,7 @@ class WideBlock(nn.Module):
         skipped = x if self.shortcut is None else self.shortcut(entered)
         return self.body(entered) + skipped
 
-    def space_after(self, path: str, space: str) -> str:
-        """Return the space that the block writes if it reads `space`: the same one unless the shortcut is a layer."""
-        return space if self.shortcut is None else path
-
     def wires(self, path: str, space: str) -> list[Wire]:
-        """Return the wires of the block at `path` if it reads `space`."""
         target = self.space_after(path, space)
         inner = f"{path}.body.conv1"
         wires = [
@@ -74,23 +69,14 @@ class WideResNet(NetworkBuilder):
     widen: ClassVar[int]
 
     def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
-        check_spatial(self.name, input_shape, dims=2)
+        self.check_spatial(input_shape, dims=2)
         stages: dict[str, nn.Module] = {"stem": stage(conv=conv(2, input_shape[0], 16, 3))}
         wires = [Wire("stem.conv", None, "stem")]
-        channels, space = 16, "stem"
-        for index in range(3):
-            blocks = nn.Sequential()
-            for number in range((self.depth - 4) // 6):
-                stride = 2 if index > 0 and number == 0 else 1
-                width = 16 * 2**index * self.widen
-                block = WideBlock(channels, width, stride, self.params.dropout)
-                blocks.append(block)
-                path = f"block{index + 1}.{number}"
-                wires += block.wires(path, space)
-                space = block.space_after(path, space)
-                channels = width
-            stages[f"block{index + 1}"] = blocks
-        init_convolutions(*stages.values())
+
+        def make_block(inputs: int, index: int, stride: int) -> Block:
+            return WideBlock(inputs, 16 * 2**index * self.widen, stride, self.params.dropout)
+
+        channels, space = add_blocks(stages, wires, [(self.depth - 4) // 6] * 3, "block", 16, make_block)
         neck = stage(norm=norm(2, channels), relu=nn.ReLU(), pool=GlobalAveragePool())
         wires.append(Wire("neck.norm", space, space))
         return Network(self.name, input_shape, stages, channels, outputs, bias, neck=neck, wires=wires)

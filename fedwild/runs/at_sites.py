@@ -1,6 +1,6 @@
 """A federation whose clients have their data at real sites: what the coordinator has instead of the data.
 
-The coordinator knows what every site reports about itself, and may have its own test data. It holds no samples of any
+The coordinator knows what every site reports about itself, and may have its own test data. It has no samples of any
 client: the split of such a run has the clients' names, but no rows.
 """
 

@@ -28,7 +28,7 @@ def earlier_model(path: str, model: Part, task: Task) -> Initial:
         reason = error.strerror or error
         raise UserError(f"federation.start_from = {path!r} cannot be read: {reason}.") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        # Files written by fedwild are complete, unless somebody changed them.
+        # Files written by fedwild are complete, unless a user changed them.
         raise UserError(f"federation.start_from = {path!r}: its files are damaged ({error!r}).") from error
 
 

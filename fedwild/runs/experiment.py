@@ -173,9 +173,8 @@ def check_clients(config: Config, split: Split) -> None:
     federation = config.federation
     strangers = sorted(set(federation.arrivals) - set(names))
     if strangers:
-        raise UserError(
-            f"federation.arrivals.{strangers[0]} is not a client: the clients are {', '.join(names[:5])}..."
-        )
+        some = ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
+        raise UserError(f"federation.arrivals: {strangers[0]!r} is not a client; the clients are {some}.")
     if federation.min_clients > len(names):
         raise UserError(
             f"federation.min_clients = {federation.min_clients} is not allowed: there are {len(names)} clients."

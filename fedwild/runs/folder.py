@@ -166,7 +166,7 @@ class RunFolder:
         files = self._checkpoints()
         if not files:
             return None
-        return read_whole(files[-1], ("ledger", "classes"), "delete it to continue from the one before")
+        return read_complete(files[-1], ("ledger", "classes"), "delete it to continue from the one before")
 
     def _checkpoints(self) -> list[Path]:
         files = (self.path / "checkpoints").glob("[0-9]*.safetensors")
@@ -208,7 +208,7 @@ class RunFolder:
     def server(self) -> Payload:
         """Return the final server, or that of the last checkpoint if the run is unfinished."""
         if self.model.exists():
-            return read_whole(
+            return read_complete(
                 self.model, ("classes",), f"delete it and result.json, then run `fedwild resume {self.path}`"
             )
         checkpoint = self.last_checkpoint()
@@ -217,11 +217,11 @@ class RunFolder:
         return checkpoint
 
 
-def read_whole(path: Path, holds: tuple[str, ...], advice: str) -> Payload:
+def read_complete(path: Path, keys: tuple[str, ...], advice: str) -> Payload:
     """Return the payload of a run's file; raise a `UserError` with advice if the file is damaged or incomplete."""
     try:
         payload = Payload.read(path)
-        missing = [key for key in holds if key not in payload.info]
+        missing = [key for key in keys if key not in payload.info]
         if missing:
             raise BadReply(f"it has no {missing[0]!r}")
         return payload

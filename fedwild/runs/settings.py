@@ -12,7 +12,7 @@ from fedwild.core.settings import Settings
 class FederationSettings(Settings):
     """Who takes part, and what the run starts from."""
 
-    clients: int | None = Field(None, ge=1, description="number of clients (10, or as many as the data says)")
+    clients: int | None = Field(None, ge=1, description="number of clients; by default 10, or as the data determines")
     participation: float = Field(1.0, gt=0, le=1, description="random share of the clients that takes part in a round")
     min_clients: int = Field(1, ge=1, description="a round fails if fewer clients reply")
     arrivals: dict[str, Annotated[int, Field(ge=0, strict=True)] | Annotated[str, Field(min_length=1)]] = Field(

@@ -35,26 +35,22 @@ class Gaussian:
 
         Raises `ValueError` if `moments.spread` is not the spread of any features.
         """
-        try:
-            gaussian = cls._of(moments)
-        except torch.linalg.LinAlgError as error:
-            raise ValueError(str(error)) from None
+        degrees, spread = moments.count - 1, moments.spread
+        if moments.is_low_rank:
+            try:
+                # The Gram matrix of the rows has the same eigenvalues as the covariance, and it is small.
+                values, vectors = torch.linalg.eigh(spread @ spread.T)
+            except torch.linalg.LinAlgError as error:
+                raise ValueError(str(error)) from None
+            kept = values > values[-1] * 1e-12
+            values, vectors = values[kept], vectors[:, kept]
+            root, gain = (vectors / values.sqrt()).T @ spread, (values / degrees + FLOOR).sqrt() - math.sqrt(FLOOR)
+        else:
+            root, gain = _cholesky(spread / degrees), torch.empty(0)
+        gaussian = cls(moments.mean.float(), root.float(), gain.float())
         if not all(bool(torch.isfinite(tensor).all()) for tensor in gaussian.tensors().values()):
             raise ValueError("the moments are too large for float32")
         return gaussian
-
-    @classmethod
-    def _of(cls, moments: Moments) -> Gaussian:
-        degrees = moments.count - 1
-        if not moments.is_low_rank:
-            return cls(moments.mean.float(), _cholesky(moments.spread / degrees).float(), torch.empty(0))
-        # The Gram matrix of the rows has the same eigenvalues as the covariance, and it is small.
-        values, vectors = torch.linalg.eigh(moments.spread @ moments.spread.T)
-        kept = values > values[-1] * 1e-12
-        values, vectors = values[kept], vectors[:, kept]
-        directions = (vectors / values.sqrt()).T @ moments.spread
-        gain = (values / degrees + FLOOR).sqrt() - math.sqrt(FLOOR)
-        return cls(moments.mean.float(), directions.float(), gain.float())
 
     @property
     def dims(self) -> int:

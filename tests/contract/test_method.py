@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedwild.contract import Server, Step
+from fedwild.contract import Method, Phase, Server, Step
 from fedwild.contract.task import Task
 from fedwild.core.classes import ClassRegistry
 from fedwild.core.payload import Payload
@@ -26,6 +26,17 @@ SKETCHES = ["GrowingHead", "HeadBank", "PrototypesOnly", "Newcomer", "Masked"]
 @pytest.fixture
 def data() -> Any:
     return tiny_dataset(classes=3)
+
+
+def members_of(cls: type) -> set[str]:
+    """Return the public members and annotations of a class and of its bases."""
+    names = {name for base in cls.__mro__ for name in (*vars(base), *vars(base).get("__annotations__", {}))}
+    return {name for name in names if not name.startswith("_")}
+
+
+def test_the_contract_is_small() -> None:
+    assert len(members_of(Method) - {"params"}) <= 11, members_of(Method)
+    assert len(members_of(Phase) | {"name", "rounds"}) <= 10, members_of(Phase)
 
 
 @pytest.mark.parametrize("sketch", SKETCHES)

@@ -174,8 +174,8 @@ def entry_on(server: Server) -> DataEntry:
     x, y = np.arange(10 * 784).reshape(10, 28, 28) % 256, np.arange(10)
     files = {"xa.gz": idx(x), "ya.gz": idx(y), "xb.gz": idx(x[:5]), "yb.gz": idx(y[:5])}
     server.files.update({f"/{name}": content for name, content in files.items()})
-    downloads = tuple(Download(server.url(f"/{name}"), name, md5(content)) for name, content in files.items())
-    return DataEntry("mnist", "ten digits", (1, 28, 28), tuple("0123456789"), 10, 10, 5, "none", downloads)
+    downloads = tuple(Download(server.url(f"/{name}"), md5(content)) for name, content in files.items())
+    return DataEntry("mnist", "ten digits", (1, 28, 28), 10, 10, 5, "none", tuple("0123456789"), downloads)
 
 
 def test_load_prepares_a_missing_data_set(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ import torch
 
 from fedwild.core.errors import UserError
 from fedwild.data import DATASETS, DataSettings, load, make_split
+from fedwild.data.sources.builtin import load_digits
 from fedwild.data.sources.convert import CONVERTERS
-from fedwild.data.sources.digits import load_digits
 from fedwild.data.sources.prepare import data_folders, find_prepared, prepare
 
 

@@ -456,7 +456,7 @@ FORGETFUL = ["method.discover_epochs=9", "method.new_rows=newcomer", "method.cal
 
 @pytest.fixture(scope="module")
 def refused(place: Path, source: Run) -> Run:
-    given = {"rounds": 0, "workers": 0, "max_forgetting": 0.0, "settings": FORGETFUL}
+    given: dict[str, Any] = {"rounds": 0, "workers": 0, "max_forgetting": 0.0, "settings": FORGETFUL}
     return welcome(source, place / "new.npz", out=place / "refused", **given)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,7 +134,7 @@ def test_rounds_of_a_method_without_rounds_are_rejected(refused: Refused) -> Non
         (("run", "--nonsense"), ("--nonsense",)),
         (("nonsense",), ("nonsense",)),
         (("resume",), ("RUN",)),
-        (("list", "nonsense"), ("'nonsense'", "methods, data, models")),
+        (("list", "nonsense"), ("'nonsense'", "methods", "models")),
         (("data", "prepare", "nonsense"), ("'nonsense'", "mnist")),
         (("data", "show", "--data", "nonsense"), ("'nonsense'", "digits")),
     ],
@@ -172,7 +173,7 @@ def test_an_unwritable_picture_is_one_sentence(picture: str, refused: Refused) -
     ],
 )
 def test_arrays_that_are_not_a_data_set_are_rejected(
-    arrays: dict[str, np.ndarray], words: tuple[str, ...], refused: Refused
+    arrays: dict[str, Any], words: tuple[str, ...], refused: Refused
 ) -> None:
     np.savez("mine.npz", **arrays)
     error = refused(*own("mine.npz"))

@@ -187,7 +187,7 @@ def test_a_flag_can_name_the_network_whose_settings_are_in_the_file() -> None:
 
 def test_a_short_partition_in_a_flag_overrides_that_of_the_file() -> None:
     config = configure({"partition": {"name": "dirichlet", "beta": 0.1}}, partition="dirichlet:0.7")
-    assert (config.partition.name, config.partition.beta) == ("dirichlet", 0.7)
+    assert (config.partition.name, config.partition.params) == ("dirichlet", {"beta": 0.7})
     config = configure({"partition": {"name": "dirichlet:0.7"}}, settings=["partition.beta=0.2"])
     assert config.partition.params == {"beta": 0.2}
 

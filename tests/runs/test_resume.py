@@ -12,16 +12,14 @@ from pathlib import Path
 
 import pytest
 
+import tests.sketches  # noqa: F401  (registers toy-scaffold)
 from fedwild import api
 from fedwild.core.errors import UserError
 from fedwild.core.payload import Payload
 from fedwild.lifecycle import start as starting
 from fedwild.runs.config import Config
 from fedwild.runs.events import ignore_event
-from tests.sketches import ToyScaffold
 from tests.tiny import model_bytes
-
-assert ToyScaffold  # importing registers it for the configs below
 
 KILLS = 20
 FORK = multiprocessing.get_context("fork")

@@ -1,5 +1,6 @@
 """Partitions: rules that divide training samples among clients."""
 
+# ruff: noqa: F401
 from fedwild.data.partitions.base import PARTITIONS, Partition, Rows
 from fedwild.data.partitions.choice import (
     PartitionSettings,
@@ -10,21 +11,3 @@ from fedwild.data.partitions.choice import (
 )
 from fedwild.data.partitions.drawn import Classes, Dirichlet, Iid, Quantity, Shards
 from fedwild.data.partitions.natural import Domain, Owner
-
-__all__ = [
-    "PARTITIONS",
-    "Classes",
-    "Dirichlet",
-    "Domain",
-    "Iid",
-    "Owner",
-    "Partition",
-    "PartitionSettings",
-    "Quantity",
-    "Rows",
-    "Shards",
-    "choose_partition",
-    "default_partition",
-    "parse_partition",
-    "partition_settings",
-]

@@ -44,18 +44,14 @@ def from_cifar10(files: Sequence[Path]) -> Arrays:
     """Read CIFAR-10's binary tar file: records of one label byte and 3,072 pixel bytes."""
     train = [f"data_batch_{number}.bin" for number in range(1, 6)]
     members = _tar_members(files[0], [*train, "test_batch.bin"])
-    x_train, y_train = _cifar_records(files[0], b"".join(members[name] for name in train), 1)
-    x_test, y_test = _cifar_records(files[0], members["test_batch.bin"], 1)
-    return {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
+    return _cifar_records(files[0], b"".join(members[name] for name in train), members["test_batch.bin"], 1)
 
 
 def from_cifar100(files: Sequence[Path]) -> Arrays:
     """Read CIFAR-100's binary tar file: records of a coarse and a fine label byte and 3,072 pixel bytes."""
     members = _tar_members(files[0], ["train.bin", "test.bin", "fine_label_names.txt"])
-    x_train, y_train = _cifar_records(files[0], members["train.bin"], 2)
-    x_test, y_test = _cifar_records(files[0], members["test.bin"], 2)
     names = np.array(members["fine_label_names.txt"].decode().split())
-    return {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test, "classes": names}
+    return {**_cifar_records(files[0], members["train.bin"], members["test.bin"], 2), "classes": names}
 
 
 def _tar_members(file: Path, names: Sequence[str]) -> dict[str, bytes]:
@@ -76,13 +72,16 @@ def _tar_members(file: Path, names: Sequence[str]) -> dict[str, bytes]:
     return found
 
 
-def _cifar_records(file: Path, content: bytes, labels: int) -> tuple[np.ndarray, np.ndarray]:
+def _cifar_records(file: Path, train: bytes, test: bytes, labels: int) -> Arrays:
     """Return images (n, 32, 32, 3) and the last label byte of each record."""
-    if len(content) % (labels + 3072):
-        raise _invalid(file, ValueError("records of wrong length"))
-    records = np.frombuffer(content, np.uint8).reshape(-1, labels + 3072)
-    images = records[:, labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return np.ascontiguousarray(images), records[:, labels - 1].copy()
+    arrays: Arrays = {}
+    for part, content in (("train", train), ("test", test)):
+        if len(content) % (labels + 3072):
+            raise _invalid(file, ValueError("records of wrong length"))
+        records = np.frombuffer(content, np.uint8).reshape(-1, labels + 3072)
+        images = records[:, labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        arrays |= {f"x_{part}": np.ascontiguousarray(images), f"y_{part}": records[:, labels - 1].copy()}
+    return arrays
 
 
 def from_svhn(files: Sequence[Path]) -> Arrays:
@@ -141,7 +140,11 @@ def from_tiny_imagenet(files: Sequence[Path]) -> Arrays:
         with zipfile.ZipFile(files[0]) as archive:
             root = "tiny-imagenet-200/"
             ids = archive.read(root + "wnids.txt").decode().split()
-            train = sorted(name for name in archive.namelist() if name.startswith(root + "train/") and _is_jpeg(name))
+            train = sorted(
+                name
+                for name in archive.namelist()
+                if name.startswith(root + "train/") and name.lower().endswith(".jpeg")
+            )
             notes = [line.split("\t") for line in archive.read(root + "val/val_annotations.txt").decode().splitlines()]
             label = {wnid: number for number, wnid in enumerate(ids)}
             return {
@@ -155,10 +158,6 @@ def from_tiny_imagenet(files: Sequence[Path]) -> Arrays:
         raise _invalid(files[0], problem) from None
 
 
-def _is_jpeg(name: str) -> bool:
-    return name.lower().endswith(".jpeg")
-
-
 def _jpegs(archive: zipfile.ZipFile, names: list[str]) -> np.ndarray:
     """Return images (n, 64, 64, 3)."""
     out = np.empty((len(names), 64, 64, 3), dtype=np.uint8)
@@ -170,9 +169,8 @@ def _jpegs(archive: zipfile.ZipFile, names: list[str]) -> np.ndarray:
 
 def _word_names(ids: list[str], words: str) -> list[str]:
     """Return the first English word of each WordNet id, with the id if that word is not unique."""
-    first = {
-        wnid: names.split(",")[0].strip() for wnid, _, names in (line.partition("\t") for line in words.splitlines())
-    }
+    lines = (line.partition("\t") for line in words.splitlines())
+    first = {wnid: names.split(",")[0].strip() for wnid, _, names in lines}
     names = [first.get(wnid) or wnid for wnid in ids]
     return [name if names.count(name) == 1 else f"{name} ({wnid})" for name, wnid in zip(names, ids, strict=True)]
 

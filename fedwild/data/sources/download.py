@@ -22,12 +22,7 @@ MAX_ATTEMPTS = 4
 
 
 def download(
-    url: str,
-    target: Path,
-    md5: str = "",
-    progress: Progress | None = None,
-    timeout: float = 30.0,
-    pause: float = 1.0,
+    url: str, target: Path, md5: str = "", progress: Progress | None = None, timeout: float = 30.0, pause: float = 1.0
 ) -> Path:
     """Download `url` to `target` through `target.part`; continue after a lost connection or from an earlier .part."""
     part = target.with_name(target.name + ".part")
@@ -43,7 +38,7 @@ def download(
             last = problem
         if attempt == MAX_ATTEMPTS - 1 or isinstance(getattr(last, "reason", None), socket.gaierror):
             kept = f"; the next attempt continues from {part}" if part.exists() else ""
-            raise UserError(f"{url} cannot be downloaded: {_reason(last)}{kept}.")
+            raise UserError(f"{url} cannot be downloaded: {getattr(last, 'reason', '') or last}{kept}.")
         time.sleep(pause * 2**attempt)
     if md5 and _md5(part) != md5:
         part.unlink()
@@ -90,12 +85,5 @@ def _total_size(content_range: str) -> int | None:
 
 
 def _md5(path: Path) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _reason(problem: Exception) -> str:
-    return str(getattr(problem, "reason", "") or problem)
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

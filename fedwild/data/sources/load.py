@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +13,13 @@ from fedwild.core.errors import UserError, unknown_name
 from fedwild.data.dataset import Dataset
 from fedwild.data.images import convert
 from fedwild.data.settings import SITES, DataSettings
+from fedwild.data.sources.builtin import is_synthetic, load_digits, load_synthetic
 from fedwild.data.sources.catalogue import DATASETS
-from fedwild.data.sources.csv_file import load_csv
-from fedwild.data.sources.digits import load_digits
 from fedwild.data.sources.download import Progress
-from fedwild.data.sources.folder import load_folder
+from fedwild.data.sources.image_files import load_csv, load_folder
 from fedwild.data.sources.npz_file import load_npz
 from fedwild.data.sources.prepare import find_prepared, prepare
 from fedwild.data.sources.raw import Part, Raw, with_test
-from fedwild.data.sources.synthetic import is_synthetic, load_synthetic
 
 COMMON_SIZE = 32
 """Pixels per side to which images of different data sets are resized."""
@@ -34,11 +31,10 @@ def load(settings: DataSettings, seed: int = 0, progress: Progress | None = None
     raws = []
     for number, name in enumerate(names):
         raw = with_test(load_one(name, settings, progress), settings.test_fraction, name)
-        rng = np.random.default_rng([seed, 11, number])
-        raws.append(subsample(raw, settings, rng))
+        raws.append(subsample(raw, settings, np.random.default_rng([seed, 11, number])))
     raws = _select_domains(raws, settings.domains)
-    label = names[0] if len(names) == 1 else "+".join(_stem(name) for name in names)
-    return _merge(label, _convert(raws, names, settings))
+    stems = [name if name in DATASETS or is_synthetic(name) else Path(name).stem for name in names]
+    return _merge(names[0] if len(names) == 1 else "+".join(stems), _convert(raws, names, settings))
 
 
 def load_one(name: str, settings: DataSettings, progress: Progress | None) -> Raw:
@@ -52,24 +48,17 @@ def load_one(name: str, settings: DataSettings, progress: Progress | None) -> Ra
     if name in DATASETS:
         path = find_prepared(name) or prepare(name, progress)
         return load_npz(path, name, DATASETS[name].classes)
-    return _load_path(name, settings)
-
-
-def _load_path(name: str, settings: DataSettings) -> Raw:
-    """Return the user's own files: a folder, a .npz or a .csv file."""
     path = Path(name).expanduser()
+    ending = path.suffix.lower()
     if path.is_dir():
         return load_folder(path, settings.size, settings.channels)
-    readers: dict[str, Callable[[], Raw]] = {
-        ".npz": lambda: load_npz(path, path.stem),
-        ".csv": lambda: load_csv(path, settings.size, settings.channels),
-    }
-    reader = readers.get(path.suffix.lower())
-    if path.is_file() and reader:
-        return reader()
+    if path.is_file() and ending == ".npz":
+        return load_npz(path, path.stem)
+    if path.is_file() and ending == ".csv":
+        return load_csv(path, settings.size, settings.channels)
     if path.is_file():
         raise UserError(f"data.name = {name!r} cannot be read: use an image folder, a .npz or a .csv file.")
-    if reader or "/" in name or "\\" in name or name.startswith((".", "~")):
+    if ending in (".npz", ".csv") or "/" in name or "\\" in name or name.startswith((".", "~")):
         raise UserError(f"data.name = {name!r} does not exist.")
     raise unknown_name("data.name =", name, DATASETS)
 
@@ -85,12 +74,11 @@ def only_domains(raw: Raw, names: list[str] | None, where: str) -> Raw:
     place = np.full(len(raw.domains), -1, dtype=np.int64)
     place[kept] = np.arange(len(kept))
 
-    def part_of(part: Part) -> Part:
+    def select(part: Part) -> Part:
         part = part.rows(np.nonzero(place[part.domain] >= 0)[0])
         return replace(part, domain=place[part.domain])
 
-    test = None if raw.test is None else part_of(raw.test)
-    return replace(raw, train=part_of(raw.train), test=test, domains=tuple(raw.domains[i] for i in kept))
+    return raw.map(select, domains=tuple(raw.domains[i] for i in kept))
 
 
 def _select_domains(raws: list[Raw], names: list[str] | None) -> list[Raw]:
@@ -135,28 +123,23 @@ def _convert(raws: list[Raw], names: list[str], settings: DataSettings) -> list[
         if channels is None and len({shape[0] for shape in shapes}) > 1:
             channels = 3
     floats = any(raw.train.x.dtype == torch.float32 for raw in raws)
-    return [
-        replace(
-            raw,
-            train=_convert_part(raw.train, size, channels, floats),
-            test=None if raw.test is None else _convert_part(raw.test, size, channels, floats),
-        )
-        for raw in raws
-    ]
 
+    def convert_part(part: Part) -> Part:
+        x = convert(part.x, size, channels)
+        if floats and x.dtype == torch.uint8:
+            x = x.float() if x.dim() == 2 else x.float().div_(255)
+        return replace(part, x=x)
 
-def _convert_part(part: Part, size: int | None, channels: int | None, floats: bool) -> Part:
-    x = convert(part.x, size, channels)
-    if floats and x.dtype == torch.uint8:
-        x = x.float() if x.dim() == 2 else x.float().div_(255)
-    return replace(part, x=x)
+    return [raw.map(convert_part) for raw in raws]
 
 
 def _merge(label: str, raws: list[Raw]) -> Dataset:
     """Return one data set, with classes merged by name and all domains and owners."""
     classes = tuple(dict.fromkeys(name for raw in raws for name in raw.classes))
     domains, owners = _unique_names([raw.domains for raw in raws]), _unique_names([raw.owners for raw in raws])
-    columns: dict[str, list[Tensor]] = {key: [] for key in _COLUMNS}
+    columns: dict[str, list[Tensor]] = {
+        f"{kind}_{part}": [] for kind in ("x", "y", "domain", "owner") for part in ("train", "test")
+    }
     first_domain = first_owner = 0
     for raw in raws:
         table = np.array([classes.index(name) for name in raw.classes], dtype=np.int64)
@@ -171,28 +154,11 @@ def _merge(label: str, raws: list[Raw]) -> Dataset:
         first_domain, first_owner = first_domain + len(raw.domains), first_owner + len(raw.owners)
     if owners and len(columns["owner_train"]) < len(raws):
         raise UserError(f"data.name = {label} is not allowed: only some of these data sets name the owners of samples.")
-    whole = {key: _concatenate(pieces) for key, pieces in columns.items()}
+    # A single piece is not copied.
+    joined = {key: torch.cat(own) if own[1:] else own[0].contiguous() for key, own in columns.items() if own}
     if len(columns["owner_test"]) < len(raws):
-        whole["owner_test"] = None
-    return Dataset(name=label, classes=classes, domains=domains, owners=owners, **whole)  # type: ignore[arg-type]
-
-
-_COLUMNS = (
-    "x_train",
-    "y_train",
-    "domain_train",
-    "owner_train",
-    "x_test",
-    "y_test",
-    "domain_test",
-    "owner_test",
-)
-
-
-def _concatenate(pieces: list[Tensor]) -> Tensor | None:
-    if not pieces:
-        return None
-    return pieces[0].contiguous() if len(pieces) == 1 else torch.cat(pieces)
+        joined.pop("owner_test", None)
+    return Dataset(name=label, classes=classes, domains=domains, owners=owners, **joined)  # type: ignore[arg-type]
 
 
 def _unique_names(groups: list[tuple[str, ...]]) -> tuple[str, ...]:
@@ -201,7 +167,3 @@ def _unique_names(groups: list[tuple[str, ...]]) -> tuple[str, ...]:
     if len(set(names)) == len(names):
         return tuple(names)
     return tuple(f"{name}@{number}" for number, group in enumerate(groups) for name in group)
-
-
-def _stem(name: str) -> str:
-    return name if name in DATASETS or is_synthetic(name) else Path(name).stem

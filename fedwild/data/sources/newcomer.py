@@ -17,7 +17,7 @@ from fedwild.data.images import grey, resize
 from fedwild.data.settings import DataSettings, NewcomerSettings
 from fedwild.data.sources.download import Progress
 from fedwild.data.sources.load import load_one, only_domains, subsample
-from fedwild.data.sources.raw import Raw, with_test
+from fedwild.data.sources.raw import Part, Raw, with_test
 
 
 def with_newcomers(dataset: Dataset, data: DataSettings, seed: int = 0, progress: Progress | None = None) -> Dataset:
@@ -33,12 +33,7 @@ def with_newcomers(dataset: Dataset, data: DataSettings, seed: int = 0, progress
 
 
 def load_newcomer(
-    name: str,
-    settings: NewcomerSettings,
-    data: DataSettings,
-    like: Dataset,
-    seed: int = 0,
-    progress: Progress | None = None,
+    name: str, settings: NewcomerSettings, data: DataSettings, like: Dataset, seed: int, progress: Progress | None
 ) -> Raw:
     """Return the samples of a newcomer in the shape of `like`, with its classes renamed by `labels`."""
     where = f"data.newcomers.{name}"
@@ -46,14 +41,15 @@ def load_newcomer(
     raw = with_test(_load(name, asked, progress), data.test_fraction, settings.name)
     raw = _only_classes(only_domains(raw, settings.domains, where), settings.classes, where)
     limits = data.model_copy(update={"train_samples": settings.train_samples, "test_samples": settings.test_samples})
-    raw = subsample(_one_domain(raw, name), limits, np.random.default_rng([seed, 13, *name.encode()]))
-    assert raw.test is not None
+    # A newcomer is one client: one domain, without owners.
+    raw = raw.map(lambda part: replace(part, domain=np.zeros_like(part.domain), owner=None), domains=(name,), owners=())
+    raw = subsample(raw, limits, np.random.default_rng([seed, 13, *name.encode()]))
     if not len(raw.train.y):
         raise UserError(f"{where} has no training samples.")
     classes = rename_classes(raw.classes, settings.labels, where)
-    train = replace(raw.train, x=_fit(raw.train.x, like.input_shape, settings.resize, where))
-    test = replace(raw.test, x=_fit(raw.test.x, like.input_shape, settings.resize, where))
-    return replace(raw, train=train, test=test, classes=classes)
+    return raw.map(
+        lambda part: replace(part, x=_fit(part.x, like.input_shape, settings.resize, where)), classes=classes
+    )
 
 
 def _load(name: str, asked: DataSettings, progress: Progress | None) -> Raw:
@@ -102,16 +98,12 @@ def _only_classes(raw: Raw, names: list[str] | None, where: str) -> Raw:
     kept = [i for i in wanted if i in used]
     place = np.full(len(raw.classes), -1, dtype=np.int64)
     place[kept] = np.arange(len(kept))
-    parts = [part.rows(np.nonzero(place[part.y] >= 0)[0]) for part in (raw.train, raw.test)]
-    train, test = (replace(part, y=place[part.y]) for part in parts)
-    return replace(raw, train=train, test=test, classes=tuple(raw.classes[i] for i in kept))
 
+    def select(part: Part) -> Part:
+        part = part.rows(np.nonzero(place[part.y] >= 0)[0])
+        return replace(part, y=place[part.y])
 
-def _one_domain(raw: Raw, name: str) -> Raw:
-    """Return the samples as one domain without owners: a newcomer is one client."""
-    assert raw.test is not None
-    parts = [replace(part, domain=np.zeros_like(part.domain), owner=None) for part in (raw.train, raw.test)]
-    return replace(raw, train=parts[0], test=parts[1], domains=(name,), owners=())
+    return raw.map(select, classes=tuple(raw.classes[i] for i in kept))
 
 
 def rename_classes(classes: tuple[str, ...], labels: dict[str, str], where: str) -> tuple[str, ...]:

@@ -19,23 +19,24 @@ from fedwild.data.sources.raw import Part, Raw
 def load_npz(path: Path, domain: str, classes: tuple[str, ...] = ()) -> Raw:
     """Return the data of the file; `domain` and `classes` are the names that it does not give itself."""
     arrays = read_npz(path)
-    keys = {part: ("x_" + part, "y_" + part) for part in ("train", "test")}
+    keys = {"train": ("x_train", "y_train"), "test": ("x_test", "y_test")}
     if "x" in arrays and "x_train" not in arrays:
-        keys = {"train": ("x", "y"), "test": ("x_test", "y_test")}
+        keys["train"] = ("x", "y")
     for key in keys["train"]:
         if key not in arrays:
             raise UserError(
                 f"{path} has no {key!r}: it must have x_train and y_train (or x and y); it has {sorted(arrays)}."
             )
-    parts = [part for part, (x, _) in keys.items() if x in arrays]
-    for part in parts:
-        _check_rows(path, arrays, *keys[part])
-    names, labels = _labels(path, arrays, [keys[part][1] for part in parts], classes)
-    domains, domain_of = _named(path, arrays, "domain", parts, keys, arrays.get("domains"))
-    owners, owner_of = _named(path, arrays, "client", parts, keys, None)
+    keys = {part: (x, y) for part, (x, y) in keys.items() if x in arrays}
+    for x_key, y_key in keys.values():
+        _check_rows(path, arrays, x_key, y_key)
+    names, labels = _labels(path, arrays, [y_key for _, y_key in keys.values()], classes)
+    sizes = {part: len(y) for part, y in zip(keys, labels, strict=True)}
+    domains, domain_of = _named(path, arrays, "domain", sizes)
+    owners, owner_of = _named(path, arrays, "client", sizes)
     made = {}
-    for part, y in zip(parts, labels, strict=True):
-        x = to_stored(arrays.pop(keys[part][0]), f"{keys[part][0]} in {path}")
+    for (part, (x_key, _)), y in zip(keys.items(), labels, strict=True):
+        x = to_stored(arrays.pop(x_key), f"{x_key} in {path}")
         made[part] = Part(x, y, domain_of.get(part, np.zeros(len(y), dtype=np.int64)), owner_of.get(part))
     if "test" in made and made["test"].x.shape[1:] != made["train"].x.shape[1:]:
         shapes = [tuple(made[part].x.shape[1:]) for part in ("train", "test")]
@@ -101,24 +102,19 @@ def _index_names(
 
 
 def _named(
-    path: Path,
-    arrays: dict[str, np.ndarray],
-    what: str,
-    parts: list[str],
-    keys: dict[str, tuple[str, str]],
-    listed: np.ndarray | None,
+    path: Path, arrays: dict[str, np.ndarray], what: str, sizes: dict[str, int]
 ) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
     """Return the names in `domain_*` or `client_*` arrays and the numbers of each part; empty if there are none."""
-    columns = {part: arrays[f"{what}_{part}"] for part in parts if f"{what}_{part}" in arrays}
+    columns = {part: arrays[f"{what}_{part}"] for part in sizes if f"{what}_{part}" in arrays}
     if "train" not in columns:
         return (), {}
     for part, column in columns.items():
-        if column.shape != arrays[keys[part][1]].shape or column.dtype.kind not in "uiU":
+        if column.shape != (sizes[part],) or column.dtype.kind not in "uiU":
             raise UserError(f"{path}: {what}_{part} must give the name or number of the {what} for each {part} sample.")
-    if what == "domain" and "test" in parts and "test" not in columns:
+    if what == "domain" and "test" in sizes and "test" not in columns:
         raise UserError(f"{path} has 'domain_train' but no 'domain_test': both are required.")
-    if listed is not None:
-        names = tuple(str(name) for name in listed.tolist())
+    if what == "domain" and "domains" in arrays:
+        names = tuple(str(name) for name in arrays["domains"].tolist())
         if all(c.dtype.kind in "ui" and c.min() >= 0 and c.max() < len(names) for c in columns.values()):
             return names, {part: c.astype(np.int64) for part, c in columns.items()}
         return names, dict(zip(columns, _index_names(path, list(columns.values()), names)[1], strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,6 +38,10 @@ class Raw:
     classes: tuple[str, ...]
     domains: tuple[str, ...]
     owners: tuple[str, ...] = ()
+
+    def map(self, change: Callable[[Part], Part], **names: tuple[str, ...]) -> Raw:
+        """Return the source with both parts changed, first the training part, and with these names."""
+        return replace(self, train=change(self.train), test=None if self.test is None else change(self.test), **names)
 
 
 def with_test(raw: Raw, fraction: float, name: str) -> Raw:

@@ -7,7 +7,6 @@ N(atom, sigma^2), and a Beta-Bernoulli process with mass gamma selects the atoms
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,6 +14,8 @@ import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
+
+from fedwild.contract import Tensors
 
 MAX_USERS = 10
 """The number of users of an atom is limited to this in its score, so that no atom attracts every neuron."""
@@ -56,7 +57,7 @@ class Matching(NamedTuple):
     """Ratio of each atom to the mean of its neurons (atoms,): (m / sigma^2) / P, float64."""
 
 
-def match(neurons: Mapping[str, Tensor], prior: Prior, sweeps: int, draws: np.random.Generator) -> Matching:
+def match(neurons: Tensors, prior: Prior, sweeps: int, draws: np.random.Generator) -> Matching:
     """Match the neurons (n_k, d) of all clients k.
 
     The widest client comes first (by name among equal ones) and its neurons are the first atoms. In each of the
@@ -165,7 +166,7 @@ def new_limit(neurons: int, known: int) -> int:
     return min(neurons, max(MAX_ATOMS - known, neurons - known, 1))
 
 
-def mean_over_users(values: Mapping[str, Tensor], matching: Matching) -> Tensor:
+def mean_over_users(values: Tensors, matching: Matching) -> Tensor:
     """Return the plain mean (atoms,), over the users of each atom, of a value per neuron (n_k,), float64."""
     total = torch.zeros(len(matching.atoms)).double()
     users = torch.zeros_like(total)

@@ -11,18 +11,15 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from fedwild.contract import Answering, Client, Method, Outcome, Phase, Predictor, Server, Traits, initial_weights
+from fedwild.contract import Answering, Client, Method, Outcome, Phase, Rng, Server, Traits, initial_weights
 from fedwild.core.errors import UserError
-from fedwild.core.rng import Rng
+from fedwild.methods.fedma.layers import resize
 from fedwild.methods.fedma.rounds import MatchingRounds
-from fedwild.methods.fedma.widths import resize
 from fedwild.methods.own_start import START, Start, check_start
 from fedwild.methods.registry import METHODS
 from fedwild.models import LayerGraph, Network
-from fedwild.openset import Score
-from fedwild.openset.predictors import ScoredModel
-from fedwild.training.loop import LocalTraining
-from fedwild.training.objectives import Objective
+from fedwild.openset import Score, ScoredModel
+from fedwild.training import LocalTraining, Objective
 
 
 @METHODS.add("fedma")
@@ -75,7 +72,7 @@ class FedMA(Method):
     def answers(self, server: Server) -> Answering:
         classes = len(server.classes)
 
-        def predictor(_: Client | None) -> Predictor:
+        def predictor(_: Client | None) -> ScoredModel:
             model = resize(server.task.build(self.outputs(classes), Rng(0)), server.state.group("model"))
             return ScoredModel(model, classes, self.score)
 

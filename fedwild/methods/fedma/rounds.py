@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from fedwild.aggregation.means import weighted_mean
-from fedwild.contract import Client, Groups, Phase, Replies, Reply, Server
-from fedwild.contract.task import weights_of
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
+from fedwild.contract import Client, Groups, Payload, Phase, Replies, Reply, Rng, Server, Tensors, weights_of
 from fedwild.methods.fedma.bayes import Matching, Prior, match, mean_over_users
-from fedwild.methods.fedma.layers import CurrentLayer, freeze, layer_of, neurons_of, remap_inputs, tensors_of
-from fedwild.methods.fedma.widths import resize
+from fedwild.methods.fedma.layers import CurrentLayer, freeze, layer_of, neurons_of, remap_inputs, resize, tensors_of
 from fedwild.methods.own_start import starts_alone
-from fedwild.training.corrections import ClientCorrection
-from fedwild.training.loop import train
+from fedwild.training import ClientCorrection, train
 
 if TYPE_CHECKING:
     from fedwild.methods.fedma.method import FedMA
@@ -117,7 +112,7 @@ def remap_replies(replies: Replies, current: CurrentLayer, matching: Matching) -
             yield Reply(reply.client, Payload.of(reply.payload.info, model=rest))
 
 
-def merge_norm(name: str, values: Mapping[str, Tensor], matching: Matching) -> Tensor:
+def merge_norm(name: str, values: Tensors, matching: Matching) -> Tensor:
     """Return a norm's tensor (atoms,) from those of the clients (n_k,). A counter () is the first client's."""
     first = next(iter(values.values()))
     if not first.dim():

@@ -17,8 +17,7 @@ from fedwild.core.errors import UserError
 from fedwild.core.text import percent
 from fedwild.data.samples import Samples
 from fedwild.methods.fedoss.boundary import RULES, HeadRule
-from fedwild.methods.fedoss.heads import Bank, make_branch
-from fedwild.methods.fedoss.layout import Layouts
+from fedwild.methods.fedoss.heads import Bank, Layouts, make_branch
 from fedwild.methods.fedoss.settings import FedOSSParams
 from fedwild.models.inference import INFERENCE_BATCH
 

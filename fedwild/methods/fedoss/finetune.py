@@ -10,8 +10,8 @@ from torch import Tensor
 from fedwild.contract import Client, Payload, Replies, Rng, Server
 from fedwild.core.errors import BadReply
 from fedwild.methods.fedoss import open_space
+from fedwild.methods.fedoss.boundary import MAX_DISPLACEMENT
 from fedwild.methods.fedoss.heads import Bank
-from fedwild.methods.fedoss.inversion import MAX_DISPLACEMENT
 from fedwild.methods.fedoss.pretrain import Pretrain, with_sizes
 from fedwild.methods.fedoss.synthesis import PersonalTraining, Synthesis, Tally
 from fedwild.models import Network
@@ -24,8 +24,6 @@ FIGURES = {"boundary": 1.0, "displacement": MAX_DISPLACEMENT}
 
 class Finetune(Pretrain):
     """Clients also train with virtual unknown samples, and share Gaussians of them through the server."""
-
-    # --- the client's half
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         model = self.network(payload, client)
@@ -62,8 +60,6 @@ class Finetune(Pretrain):
     def refreshes(self, round_: int) -> bool:
         """Return whether the Gaussians are updated in a round."""
         return self.params.foss > 0 and round_ % self.params.refresh == 0
-
-    # --- the server's half
 
     def send(self, server: Server, client: str) -> Payload:
         payload = super().send(server, client)

@@ -17,7 +17,7 @@ from fedwild.contract import Answering, Exhibit, Method, Outcome, Phase, Record,
 from fedwild.core.errors import UserError
 from fedwild.methods.fedoss.exhibits import boundary_exhibits
 from fedwild.methods.fedoss.finetune import Finetune
-from fedwild.methods.fedoss.layout import Layouts, choose_cut
+from fedwild.methods.fedoss.heads import Layouts, choose_cut
 from fedwild.methods.fedoss.pretrain import Pretrain, with_neutral_unknown
 from fedwild.methods.fedoss.settings import FedOSSParams
 from fedwild.methods.registry import METHODS

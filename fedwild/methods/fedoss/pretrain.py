@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
 from fedwild.aggregation.means import weighted_mean
-from fedwild.contract import HEAD, Client, Groups, Payload, Phase, Replies, Rng, Server, weights_of
+from fedwild.contract import HEAD, Client, Groups, Payload, Phase, Replies, Rng, Server, Tensors, weights_of
 from fedwild.core.errors import BadReply
 from fedwild.methods.fedoss.boundary import RULES, HeadRule
-from fedwild.methods.fedoss.heads import make_branch, merge_bank
-from fedwild.methods.fedoss.layout import Layouts
+from fedwild.methods.fedoss.heads import Layouts, make_branch, merge_bank
 from fedwild.methods.fedoss.settings import FedOSSParams
 from fedwild.methods.fedoss.synthesis import PersonalTraining
 from fedwild.models import Network
@@ -28,8 +25,6 @@ class Pretrain(Phase):
         super().__init__(name, rounds)
         self.params, self.correction, self.layouts = params, correction, layouts
         self.rule = RULES[params.boundary]
-
-    # --- the client's half
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         model = self.network(payload, client)
@@ -71,8 +66,6 @@ class Pretrain(Phase):
             **correction.after_training(trained.steps, settings.lr),
         )
 
-    # --- the server's half
-
     def send(self, server: Server, client: str) -> Payload:
         return Payload.of(model=server.state.group("model"), **self.correction.to_clients(server))
 
@@ -83,13 +76,9 @@ class Pretrain(Phase):
 
     def check(self, server: Server, reply: Payload) -> None:
         super().check(server, reply)
-        held, classes = reply.info.get("held"), range(len(server.classes))
-        if (
-            not isinstance(held, list)
-            or len(held) > len(classes)
-            or any(type(k) is not int or k not in classes for k in held)
-            or held != sorted(set(held))
-        ):
+        held, classes = reply.info.get("held", ()), range(len(server.classes))
+        are_classes = isinstance(held, list) and all(type(k) is int and k in classes for k in held)
+        if not are_classes or held != sorted(set(held)):
             raise BadReply("info 'held' must list the classes that the client holds, each once and in order")
 
     def merge(self, server: Server, replies: Replies) -> None:
@@ -121,7 +110,7 @@ def with_sizes(reply: Payload) -> Payload:
     return reply
 
 
-def with_neutral_unknown(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def with_neutral_unknown(weights: Tensors) -> dict[str, Tensor]:
     """Return the weights with the unknown output, the last row of the head, set to the mean of the known classes.
 
     Pre-training does not train that output, so the logits of the known classes drift away from it, and the first steps

@@ -25,9 +25,7 @@ class TrainingSettings(LocalTraining):
     rounds: int = Field(100, ge=0, description="rounds of pre-training")
     halve_after: int = Field(25, ge=1, description="halve the learning rate after every so many pre-training rounds")
     finetune_rounds: int = Field(30, ge=0, description="rounds of fine-tuning with virtual unknown samples")
-    finetune_optimizer: Literal["sgd", "adam"] = Field(
-        "adam", description="optimiser of fine-tuning, reset every round"
-    )
+    finetune_optimizer: Literal["sgd", "adam"] = Field("adam", description="optimiser of fine-tuning, reset each round")
     finetune_lr: float = Field(1e-4, gt=0, description="learning rate during fine-tuning")
     prior: bool = Field(True, description="add the client's log label shares to the logits of known samples")
 

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from fedwild.methods.fedoss.boundary import BoundaryRule
-from fedwild.methods.fedoss.inversion import displacement, invert
-from fedwild.methods.fedoss.layout import Grid
+from fedwild.methods.fedoss.boundary import BoundaryRule, displacement, invert
+from fedwild.methods.fedoss.open_space import Grid
 from fedwild.methods.fedoss.settings import FedOSSParams
 from fedwild.models import Network
 from fedwild.statistics import Moments, merge_by_class, moments_by_class
@@ -30,13 +29,7 @@ class PersonalTraining(Descent):
         """(K,) added to the logits of the known classes: the client's log label shares, or zeros."""
 
     def gradients(
-        self,
-        model: Network,
-        objective: Objective,
-        correction: ClientCorrection,
-        x: Tensor,
-        y: Tensor,
-        draws: torch.Generator,
+        self, model: Network, objective: Objective, correction: ClientCorrection, x: Tensor, y: Tensor, draws: Generator
     ) -> Tensor:
         h = model.upto(x, self.cut)
         loss = self.loss(model, h, y, draws)
@@ -48,7 +41,7 @@ class PersonalTraining(Descent):
         self.optimiser.step()
         return loss.detach()
 
-    def loss(self, model: Network, h: Tensor, y: Tensor, draws: torch.Generator) -> Tensor:
+    def loss(self, model: Network, h: Tensor, y: Tensor, draws: Generator) -> Tensor:
         """Return the network's loss for activations h (n, ...): here cross-entropy over the K known classes."""
         return F.cross_entropy(model.after(h, self.cut)[:, : len(self.log_prior)] + self.log_prior, y)
 
@@ -72,7 +65,7 @@ class Synthesis(PersonalTraining):
     def epoch(self, left: int) -> None:
         self.is_last_epoch = left == 0
 
-    def loss(self, model: Network, h: Tensor, y: Tensor, draws: torch.Generator) -> Tensor:
+    def loss(self, model: Network, h: Tensor, y: Tensor, draws: Generator) -> Tensor:
         virtual = [batch for batch in self.virtual(model, h.detach(), y, draws) if batch[0] and len(batch[2])]
         # One pass for all batches: it is cheapest, and batch-norm sees them together.
         logits = model.after(torch.cat([h, *(x for _, x, _ in virtual)]), self.cut)
@@ -88,9 +81,7 @@ class Synthesis(PersonalTraining):
         target = torch.full_like(near, logits.shape[1] - 1)
         return F.cross_entropy(mask_class(logits, near) if self.settings.masked else logits, target)
 
-    def virtual(
-        self, model: Network, h: Tensor, y: Tensor, draws: torch.Generator
-    ) -> list[tuple[float, Tensor, Tensor]]:
+    def virtual(self, model: Network, h: Tensor, y: Tensor, draws: Generator) -> list[tuple[float, Tensor, Tensor]]:
         """Return the batches of DUSS and FOSS for known activations h (n, ...).
 
         A batch has a weight of its mean loss, activations (m, ...), and the known class near which each one lies (m,).

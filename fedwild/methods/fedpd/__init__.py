@@ -1,4 +1,4 @@
-"""FedPD: subnetworks (`subnetworks`), matching (`solvers`, `matching`), parts, means, and the two phases."""
+"""FedPD: federated open set recognition with parameter disentanglement."""
 
 from fedwild.methods.fedpd.method import FedPD
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedwild.contract import Client, Groups, Phase, Replies, Server
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
+from fedwild.contract import Client, Groups, Payload, Phase, Replies, Rng, Server
 from fedwild.models.norms import measure_statistics, norm_keys, pool_statistics, statistics_keys
 
 if TYPE_CHECKING:
@@ -48,6 +46,5 @@ class Calibrate(Phase):
             for reply, statistics in found:
                 server.state.add(f"norms/{reply.client}", statistics)
         else:
-            server.state.add(
-                "model", pool_statistics((float(reply.samples), statistics) for reply, statistics in found)
-            )
+            weighted = ((float(reply.samples), statistics) for reply, statistics in found)
+            server.state.add("model", pool_statistics(weighted))

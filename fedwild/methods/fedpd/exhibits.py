@@ -21,34 +21,28 @@ def mask_exhibits(server: Server, weights: Iterable[str], ratio: float, rounds: 
     shares = server.state.subgroups("shares")
     if not shares:
         return []
+    clients = tuple(shares)
     # (clients, 3, neurons): the close-only, open-only and shared parts of each neuron's incoming weights.
     layers = {
         weight.removesuffix(".weight"): torch.stack([by_weight[weight].double() for by_weight in shares.values()])
         for weight in weights
     }
-    overview = MapExhibit(
-        SECTION,
-        "Parts of each layer",
+    about = (
         f"Shares of a layer's weights that belong to each part, mean over clients. Subnetworks keep {ratio:g} of a "
-        f"layer's weights; training rounds so far: {rounds}.",
-        values=torch.stack([part_shares(layer).mean(dim=0) for layer in layers.values()]),
-        rows=tuple(layers),
-        columns=PARTS,
+        f"layer's weights; training rounds so far: {rounds}."
     )
-    clients = tuple(shares)
-    return [overview, *(exhibit for name, layer in layers.items() for exhibit in layer_exhibits(name, layer, clients))]
-
-
-def layer_exhibits(name: str, shares: Tensor, clients: tuple[str, ...]) -> list[Exhibit]:
-    """Return the maps of one layer from shares (clients, 3, neurons)."""
-    closed, open_, both = shares.unbind(dim=1)
+    means = torch.stack([part_shares(layer).mean(dim=0) for layer in layers.values()])
+    exhibits: list[Exhibit] = [MapExhibit(SECTION, "Parts of each layer", about, means, tuple(layers), PARTS)]
     by_neuron = "Share of each neuron's incoming weights in the subnetwork. Rows are clients, columns are neurons."
     by_part = "Shares of the layer's weights that belong to each part. Rows are clients."
-    return [
-        MapExhibit(SECTION, f"{name}: closed-set subnetwork", by_neuron, values=closed + both, rows=clients),
-        MapExhibit(SECTION, f"{name}: open-set subnetwork", by_neuron, values=open_ + both, rows=clients),
-        MapExhibit(SECTION, f"{name}: parts", by_part, values=part_shares(shares), rows=clients, columns=PARTS),
-    ]
+    for name, layer in layers.items():
+        closed, open_, both = layer.unbind(dim=1)
+        exhibits += [
+            MapExhibit(SECTION, f"{name}: closed-set subnetwork", by_neuron, closed + both, clients),
+            MapExhibit(SECTION, f"{name}: open-set subnetwork", by_neuron, open_ + both, clients),
+            MapExhibit(SECTION, f"{name}: parts", by_part, part_shares(layer), clients, PARTS),
+        ]
+    return exhibits
 
 
 def part_shares(shares: Tensor) -> Tensor:

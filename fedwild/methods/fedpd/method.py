@@ -15,14 +15,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedwild.contract import Answering, Client, Exhibit, Outcome, Phase, Predictor, Record, Server
+from fedwild.contract import Answering, Client, Exhibit, Outcome, Payload, Phase, Predictor, Record, Server
 from fedwild.core.errors import UserError
-from fedwild.core.payload import Payload
 from fedwild.methods.fedavg import FedAvg
 from fedwild.methods.fedpd.calibrate import Calibrate
 from fedwild.methods.fedpd.exhibits import mask_exhibits
-from fedwild.methods.fedpd.means import select_means
-from fedwild.methods.fedpd.parts import Disentangled
+from fedwild.methods.fedpd.parts import Disentangled, select_means
 from fedwild.methods.fedpd.solvers import Solver, sinkhorn_solver, solve_assignment
 from fedwild.methods.fedpd.subnetworks import weight_names
 from fedwild.methods.fedpd.train import Train
@@ -30,9 +28,7 @@ from fedwild.methods.own_start import START, Start, check_start
 from fedwild.methods.registry import METHODS
 from fedwild.models import LayerGraph, Network
 from fedwild.models.norms import norm_keys
-from fedwild.openset.predictors import ScoredModel
-
-TRAIN, CALIBRATE = "train", "calibrate"
+from fedwild.openset import ScoredModel
 
 
 @METHODS.add("fedpd")
@@ -58,9 +54,7 @@ class FedPD(FedAvg):
         )
         sweeps: int = Field(5, ge=0, description="passes over all layers after the first; the paper uses none")
         target: int | Literal["mean"] = Field(
-            "mean",
-            description="the model that others are aligned to: mean, of those aligned so far, or the n-th client by "
-            "name",
+            "mean", description="align to the mean of the models aligned so far, or to the n-th client by name"
         )
         mean: Literal["auto", "part", "all"] = Field(
             "auto",
@@ -78,15 +72,10 @@ class FedPD(FedAvg):
         )
         calibrate: bool = Field(True, description="measure batch-norm statistics again in a last round")
 
-    parts = {
-        "objective": {"name": "proser", "open_weight": 0.01},
-        "correction": {},
-        "score": {"name": "proser"},
-    }
+    parts = {"objective": {"name": "proser", "open_weight": 0.01}, "correction": {}, "score": {"name": "proser"}}
     params: Params
 
     def check(self, network: Network | None, start_from: str | None) -> None:
-        super().check(network, start_from)
         p = self.params
         check_start(p.start, start_from)
         if p.maps != "one" and p.target == "mean":
@@ -110,8 +99,8 @@ class FedPD(FedAvg):
             network.graph()
 
     def phases(self) -> Sequence[Phase]:
-        last = [Calibrate(CALIBRATE, 1, self)] if self.params.calibrate else []
-        return [Train(TRAIN, self.params.rounds, self), *last]
+        last = [Calibrate("calibrate", 1, self)] if self.params.calibrate else []
+        return [Train("train", self.params.rounds, self), *last]
 
     def solver(self) -> Solver:
         """Return what finds the map of a space."""
@@ -165,7 +154,7 @@ class FedPD(FedAvg):
 
     def exhibits(self, record: Record) -> Sequence[Exhibit]:
         server = record.server
-        rounds = server.step.round + 1 if server.step.phase == TRAIN else self.params.rounds
+        rounds = server.step.round + 1 if server.step.phase == "train" else self.params.rounds
         return mask_exhibits(server, weight_names(self.graph(server)), self.params.ratio, rounds)
 
 

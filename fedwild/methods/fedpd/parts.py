@@ -14,18 +14,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedwild.contract import Payload, Tensors
 from fedwild.core.bits import unpack_bits
-from fedwild.core.payload import Payload
-from fedwild.methods.fedpd.matching import Pieces, match_layers, moved_share, one_piece
+from fedwild.methods.fedpd.matching import Maps, match_layers, moved_share
 from fedwild.methods.fedpd.solvers import Solver
 from fedwild.methods.fedpd.subnetworks import Masks, Parts
-from fedwild.models.graph import LayerGraph
+from fedwild.models import LayerGraph
 
 Rest = Literal["kept", "zero"]
 Part = Literal["close", "open", "share", "rest"]
 THREE: tuple[Part, ...] = ("close", "open", "share")
 SUBNETWORKS = ("close", "open")
-Maps = dict[str, Tensor]
 Weights = dict[str, Tensor]
 
 
@@ -33,7 +32,7 @@ Weights = dict[str, Tensor]
 class Disentangled:
     """A client's model with its closed-set and open-set subnetworks."""
 
-    state: Mapping[str, Tensor]
+    state: Tensors
     close: Masks
     open: Masks
 
@@ -74,7 +73,7 @@ class Alignment:
     solve: Solver
     sweeps: int = 0
 
-    def maps(self, ours: Pieces, theirs: Pieces) -> Maps:
+    def maps(self, ours: Tensors, theirs: Tensors) -> Maps:
         return match_layers(self.graph, ours, theirs, self.solve, self.sweeps)
 
 
@@ -88,9 +87,18 @@ class Aligned:
     """The map of each space, if one map is used for the whole model."""
 
 
-def align_whole(alignment: Alignment, model: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> Aligned:
+def align(
+    alignment: Alignment, model: Disentangled, target: Disentangled, maps: Literal["one", "three", "two"], rest: Rest
+) -> Aligned:
+    """Return a client's model with its neurons in the order of the target's."""
+    if maps == "one" or not model.close:
+        return align_whole(alignment, keep_order(model, rest).state, target.state)
+    return (align_three if maps == "three" else align_two)(alignment, model, target, rest)
+
+
+def align_whole(alignment: Alignment, model: Tensors, target: Tensors) -> Aligned:
     """Align by one map per space, found from whole weights."""
-    maps = alignment.maps(one_piece(model), one_piece(target))
+    maps = alignment.maps(model, target)
     return Aligned(alignment.graph.permute(model, maps), {"whole": moved_share(maps)}, maps)
 
 
@@ -103,7 +111,7 @@ def align_three(alignment: Alignment, model: Disentangled, target: Disentangled,
     aligned, moves, _ = _align_neurons(alignment, model, target)
     for part in THREE:
         ours = model.masked(model.part(part))
-        maps = alignment.maps(one_piece(ours), one_piece(target.three[part]))
+        maps = alignment.maps(ours, target.three[part])
         moves[part] = moved_share(maps)
         if part == "share" and rest == "kept":
             # The weights in both subnetworks or in neither.
@@ -125,7 +133,7 @@ def align_two(alignment: Alignment, model: Disentangled, target: Disentangled, r
     subnetworks: dict[Part, Masks] = {"close": model.close, "open": model.open}
     for part, masks in subnetworks.items():
         ours = model.masked(masks.__getitem__)
-        own = alignment.maps(one_piece(ours), one_piece(target.two[part]))
+        own = alignment.maps(ours, target.two[part])
         moves[part] = moved_share(own)
         _add(aligned, alignment.graph.permute(ours, own))
         _add(count, alignment.graph.permute({name: mask.to(kind) for name, mask in masks.items()}, own))
@@ -149,7 +157,7 @@ def _align_neurons(
     alignment: Alignment, model: Disentangled, target: Disentangled
 ) -> tuple[Weights, dict[str, float], Maps]:
     """Return biases and norms in the whole model's order, without masked weights; the moved share; and the maps."""
-    maps = alignment.maps(one_piece(model.state), one_piece(target.state))
+    maps = alignment.maps(model.state, target.state)
     others = {name: tensor for name, tensor in model.state.items() if name not in model.close}
     return alignment.graph.permute(others, maps), {"whole": moved_share(maps)}, maps
 
@@ -158,3 +166,56 @@ def _add(sums: Weights, tensors: Weights) -> None:
     """Add tensors in place. The first tensor of a name becomes the sum, so nothing else may hold it."""
     for name, tensor in tensors.items():
         sums[name] = sums[name].add_(tensor) if name in sums else tensor
+
+
+class PartMeans:
+    """For every weight and each of its four parts, the mean over the clients for which it belongs to that part."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._weights: dict[str, Tensor] = {}
+
+    def add(self, model: Disentangled, weight: float) -> None:
+        for name in model.close:
+            for part, mask in model.parts(name)._asdict().items():
+                key = f"{part}/{name}"
+                if key not in self._sums:
+                    self._sums[key] = torch.zeros(mask.shape, dtype=torch.float64)
+                    self._weights[key] = torch.zeros(mask.shape)
+                self._sums[key].add_(model.state[name] * mask, alpha=weight)
+                self._weights[key].add_(mask, alpha=weight)
+
+    def means(self, common: Tensors) -> dict[str, Tensor]:
+        """Return the means by part/name. Where no client has a weight in a part, `common` has its mean over all."""
+        found = {}
+        for key, total in self._sums.items():
+            weights = self._weights[key]
+            own = (total / weights).float()
+            found[key] = torch.where(weights > 0, own, common[key.partition("/")[2]])
+        return found
+
+
+def select_means(means: Mapping[str, Tensors], model: Disentangled) -> dict[str, Tensor]:
+    """Return, for every weight with masks, the mean of the part that each of its elements belongs to in `model`."""
+    chosen: dict[str, Tensor] = {}
+    for name in model.close:
+        chosen[name] = means["rest"][name]
+        for part, mask in model.parts(name)._asdict().items():
+            chosen[name] = torch.where(mask, means[part][name], chosen[name])
+    return chosen
+
+
+class RunningMean:
+    """The plain mean of the models added so far."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, state: Tensors) -> None:
+        self._count += 1
+        for name, tensor in state.items():
+            self._sums[name] = tensor.clone() if name not in self._sums else self._sums[name].add_(tensor)
+
+    def mean(self) -> dict[str, Tensor]:
+        return {name: total / self._count for name, total in self._sums.items()}

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from fedwild.models import Network
-from fedwild.models.graph import LayerGraph
-from fedwild.training.corrections.base import ClientCorrection
-from fedwild.training.loop import Descent
-from fedwild.training.objectives import Objective
+from fedwild.contract import Tensors
+from fedwild.models import LayerGraph, Network
+from fedwild.training import ClientCorrection, Descent, Objective
 
 Measure = Literal["grad*weight", "grad"]
 Masks = dict[str, Tensor]
@@ -57,13 +54,7 @@ class Importance(Descent):
         self._last = left == 0
 
     def gradients(
-        self,
-        model: Network,
-        objective: Objective,
-        correction: ClientCorrection,
-        x: Tensor,
-        y: Tensor,
-        draws: torch.Generator,
+        self, model: Network, objective: Objective, correction: ClientCorrection, x: Tensor, y: Tensor, draws: Generator
     ) -> Tensor:
         if not self._last:
             return super().gradients(model, objective, correction, x, y, draws)
@@ -81,7 +72,7 @@ class Importance(Descent):
         return close.detach() + objective.open_weight * open_.detach()
 
     @torch.no_grad()
-    def _add(self, totals: Masks, gradients: Mapping[str, Tensor]) -> None:
+    def _add(self, totals: Masks, gradients: Tensors) -> None:
         """Add |grad * w| (Eq. 4 and 5) or |grad| of one batch. Large tensors are allocated once, not per step."""
         for name, total in totals.items():
             scratch = self._scratch[name]
@@ -92,7 +83,7 @@ class Importance(Descent):
             total += scratch.abs_()
 
 
-def _gradients(loss: Tensor, parameters: Mapping[str, Tensor], retain_graph: bool = False) -> dict[str, Tensor]:
+def _gradients(loss: Tensor, parameters: Tensors, retain_graph: bool = False) -> dict[str, Tensor]:
     """Return a new gradient tensor for each parameter, zero where the loss does not depend on it."""
     found = torch.autograd.grad(
         loss, tuple(parameters.values()), retain_graph=retain_graph, allow_unused=True, materialize_grads=True

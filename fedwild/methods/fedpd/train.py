@@ -9,26 +9,13 @@ import torch
 from torch import Tensor
 
 from fedwild.aggregation.means import by_samples, equally, weighted_mean
-from fedwild.contract import Client, Groups, Replies, Reply, Server
+from fedwild.contract import Client, Groups, Payload, Replies, Reply, Rng, Server
 from fedwild.core.bits import pack_bits, packed_spec, unpack_bits
 from fedwild.core.errors import BadReply
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
 from fedwild.methods.fedavg import AveragingRounds
-from fedwild.methods.fedpd.means import PartMeans, RunningMean
-from fedwild.methods.fedpd.parts import (
-    SUBNETWORKS,
-    Aligned,
-    Alignment,
-    Disentangled,
-    align_three,
-    align_two,
-    align_whole,
-    keep_order,
-)
+from fedwild.methods.fedpd.parts import SUBNETWORKS, Alignment, Disentangled, PartMeans, RunningMean, align, keep_order
 from fedwild.methods.fedpd.subnetworks import Importance, neuron_shares, subnetwork_size, top_mask, weight_names
 from fedwild.methods.own_start import starts_alone
-from fedwild.models import Network
 from fedwild.models.norms import norm_keys
 
 if TYPE_CHECKING:
@@ -48,7 +35,10 @@ class Train(AveragingRounds):
         return self.method.request(server, client)
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
-        model = self.initial_model(payload, client, rng)
+        if starts_alone(self.params.start, client.step):
+            model = client.task.build(self.method.outputs(len(client.classes)), rng)
+        else:
+            model = self.method.network(payload, client)
         if self.params.importance == "none":
             reply = self.train(model, payload, client, rng)
         else:
@@ -57,12 +47,6 @@ class Train(AveragingRounds):
             self.add_subnetworks(reply, importance)
         reply.info["labels"] = torch.bincount(client.train.y, minlength=len(client.classes)).tolist()
         return reply
-
-    def initial_model(self, payload: Payload, client: Client, rng: Rng) -> Network:
-        """Return the model that a client begins the round with: the one it received, or a new random one."""
-        if starts_alone(self.params.start, client.step):
-            return client.task.build(self.method.outputs(len(client.classes)), rng)
-        return self.method.network(payload, client)
 
     def add_subnetworks(self, reply: Payload, importance: Importance) -> None:
         """Add the closed-set and the open-set subnetwork (Eq. 6 and 7) to a reply, as packed bits."""
@@ -85,8 +69,10 @@ class Train(AveragingRounds):
 
     def check(self, server: Server, reply: Payload) -> None:
         super().check(server, reply)
-        check_labels(server, reply)
-        weights = reply.group("model")
+        labels, weights = reply.info.get("labels", ()), reply.group("model")
+        are_counts = isinstance(labels, list) and all(type(count) is int and count >= 0 for count in labels)
+        if not are_counts or len(labels) != len(server.classes) or sum(labels) != reply.info["samples"]:
+            raise BadReply("info 'labels' must have a count for each class, and the counts must sum to 'samples'")
         for name in SUBNETWORKS:
             for weight, mask in unpack_bits(reply.group(name), weights).items():
                 expected, found = subnetwork_size(self.params.ratio, mask.numel()), int(mask.sum())
@@ -124,7 +110,8 @@ class Train(AveragingRounds):
 
     def align_replies(self, server: Server, replies: Replies, parts: PartMeans | None) -> Iterator[Reply]:
         """Yield the replies of clients with samples, their neurons in a common order."""
-        graph, info = self.method.graph(server), server.state.info
+        graph, info, p = self.method.graph(server), server.state.info, self.params
+        alignment = Alignment(graph, self.method.solver(), p.sweeps)
         info["moved"] = {}
         chosen, fixed = self.fixed_target(replies)
         so_far = RunningMean()
@@ -137,8 +124,8 @@ class Train(AveragingRounds):
                 server.state.put(f"shares/{reply.client}", shares)
             target = fixed if fixed is not None else Disentangled(so_far.mean(), {}, {})
             # The target itself keeps its order.
-            is_target = reply.client == chosen
-            result = keep_order(model, self.params.rest) if is_target else self.align(server, model, target)
+            stays = reply.client == chosen or p.align == "none" or not target.state
+            result = keep_order(model, p.rest) if stays else align(alignment, model, target, p.maps, p.rest)
             so_far.add(result.state)
             if self.method.has_own_norms(server):
                 norms = {name: result.state[name] for name in norm_keys(result.state)}
@@ -159,28 +146,6 @@ class Train(AveragingRounds):
         chosen = givers[self.params.target % len(givers)] if givers else None
         models = (Disentangled.from_payload(reply.payload) for reply in replies if reply.client == chosen)
         return chosen, next(models, None)
-
-    def align(self, server: Server, model: Disentangled, target: Disentangled) -> Aligned:
-        """Return a client's model with its neurons in the order of the target's."""
-        alignment = Alignment(self.method.graph(server), self.method.solver(), self.params.sweeps)
-        if self.params.align == "none" or not target.state:
-            return keep_order(model, self.params.rest)
-        if self.params.maps == "one" or not model.close:
-            return align_whole(alignment, keep_order(model, self.params.rest).state, target.state)
-        align_parts = align_three if self.params.maps == "three" else align_two
-        return align_parts(alignment, model, target, self.params.rest)
-
-
-def check_labels(server: Server, reply: Payload) -> None:
-    """Reject a reply whose label counts are impossible."""
-    labels = reply.info.get("labels")
-    if (
-        not isinstance(labels, list)
-        or not all(type(count) is int and count >= 0 for count in labels)
-        or len(labels) != len(server.classes)
-        or sum(labels) != reply.info["samples"]
-    ):
-        raise BadReply("info 'labels' must have a count for each class, and the counts must sum to 'samples'")
 
 
 def label_distance(counts: Tensor) -> float:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedwild.aggregation.means import running_mean
-from fedwild.contract import HEAD, Client, Draw, Groups, Payload, Replies, Server, copy_tensors
+from fedwild.contract import HEAD, Client, Draw, Groups, Payload, Replies, Server, Tensors, copy_tensors
 from fedwild.methods.fedavg import AveragingRounds
 from fedwild.methods.gains.probes import classifier_difference, feature_difference, probe_samples
 from fedwild.methods.gains.stage import Stage, members
@@ -73,13 +73,13 @@ class Adapt(Stage, AveragingRounds):
             return
         probes = probe_samples(server, self.stage, self.params.probes)
         target = self.embed(server, own, probes)
-        diff_f, diff_c = {}, {}
+        differences = {}
         for reply in replies:
             if reply.client != newcomer:
                 weights = reply.payload.group("model")
-                diff_f[reply.client] = feature_difference(self.embed(server, weights, probes), target)
-                diff_c[reply.client] = classifier_difference(weights, own)
-        self.combine(server, replies, diff_f, diff_c, len(diff_f))
+                diff_f = feature_difference(self.embed(server, weights, probes), target)
+                differences[reply.client] = diff_f, classifier_difference(weights, own)
+        self.combine(server, replies, differences, len(differences))
         self.correction.merge(server, replies)
 
     def average_tail(self, server: Server) -> None:
@@ -105,12 +105,7 @@ class AntiForgetting(ClientCorrection):
     """
 
     def __init__(
-        self,
-        inner: ClientCorrection,
-        model: Network,
-        anchor: Mapping[str, Tensor],
-        strength: float,
-        new_rows: Sequence[int],
+        self, inner: ClientCorrection, model: Network, anchor: Tensors, strength: float, new_rows: Sequence[int]
     ) -> None:
         self.inner, self.strength, self.new_rows = inner, strength, list(new_rows)
         named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}

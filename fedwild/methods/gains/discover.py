@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from shlex import quote
 from typing import Any
 
-from torch import Tensor
 from torch.nn import functional as F
 
-from fedwild.contract import Client, Draw, Groups, Payload, Replies, Reply, Rng, Server, copy_tensors
+from fedwild.contract import Client, Draw, Groups, Payload, Replies, Reply, Rng, Server, Tensors, copy_tensors
 from fedwild.methods.gains.probes import classifier_difference, feature_difference, probe_samples
 from fedwild.methods.gains.stage import Arrival, Kind, Stage
 from fedwild.training import ClientCorrection, train
@@ -64,7 +63,7 @@ class Discover(Stage):
         else:
             self.begin(server, own, discovery, reply.samples)
 
-    def measure(self, server: Server, own: Mapping[str, Tensor]) -> Evidence:
+    def measure(self, server: Server, own: Tensors) -> Evidence:
         """Return the evidence: Diff^F and Diff^C of the newcomer's model, and the updates of declared classes' rows."""
         start, arrival = server.state.group("model"), Arrival.of(server)
         probes = probe_samples(server, self.stage, self.params.probes)
@@ -79,7 +78,7 @@ class Discover(Stage):
         diff_c = classifier_difference(own, start)
         return Evidence(diff_f, diff_c, arrival.shift, arrival.limit, cosines, arrival.alike)
 
-    def begin(self, server: Server, own: Mapping[str, Tensor], discovery: Discovery, own_samples: int) -> None:
+    def begin(self, server: Server, own: Tensors, discovery: Discovery, own_samples: int) -> None:
         """Make the joint model of iteration 0 (Eq. 4-7): all source clients still have the federation's model."""
         newcomer, arrival, trained_for = self.newcomer(server), Arrival.of(server), server.classes
         server.classes = arrival.classes()
@@ -91,7 +90,7 @@ class Discover(Stage):
             Reply(name, Payload.of({"samples": samples}, model=self.refit(server, weights, trained_for)))
             for name, (weights, samples) in models.items()
         ]
-        self.combine(server, pair, {SOURCES: 0.0}, {SOURCES: 0.0}, arrival.sources)
+        self.combine(server, pair, {SOURCES: (0.0, 0.0)}, arrival.sources)
 
 
 BRINGS: dict[Kind, str] = {"nothing": "nothing new", "domain": "a new domain", "classes": "new classes"}

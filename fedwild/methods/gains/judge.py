@@ -7,7 +7,8 @@ same samples. The lead that a new row needs is therefore measured on validation 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +16,8 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from torch import Tensor
 
-from fedwild.contract import Client, Payload, Replies, Rng, Server
-from fedwild.core.errors import BadReply
+from fedwild.contract import Client, Payload, Replies, Rng, Server, Tensors
+from fedwild.core.payload import check_like
 from fedwild.data.samples import Samples
 from fedwild.methods.gains.stage import Arrival, Stage
 from fedwild.models import Network
@@ -57,18 +58,12 @@ class Judge(Stage):
         if self.params.calibrate:
             bias = best_bias(concatenate(now.values()), known, len(server.classes) - known)
         self.lower_new_rows(server, known, bias)
-        figures = {
-            side: {
-                "samples": len(now[side]["margin"]),
-                "before": accuracy(before[side], math.inf),
-                "now": accuracy(now[side], bias),
-            }
-            for side in SIDES
-        }
-        for side, row in figures.items():
-            if row["samples"]:
-                name = newcomer if side == "newcomer" else "source clients"
-                server.note(f"{name}: validation accuracy {row['before']:.1%} before, {row['now']:.1%} now")
+        figures: dict[str, Any] = {}
+        for side, name in (("sources", "source clients"), ("newcomer", newcomer)):
+            old, new, samples = accuracy(before[side], math.inf), accuracy(now[side], bias), len(now[side]["margin"])
+            figures[side] = {"samples": samples, "before": old, "now": new}
+            if samples:
+                server.note(f"{name}: validation accuracy {old:.1%} before, {new:.1%} now")
         forgotten = figures["sources"]["before"] - figures["sources"]["now"]
         # Without validation samples at source clients, forgetting is NaN, and any limit counts as exceeded.
         refused = limit is not None and not forgotten <= limit
@@ -132,27 +127,25 @@ def no_margins() -> dict[str, Tensor]:
     return {"margin": torch.empty(0), "new": flags, "right": flags.clone()}
 
 
-def concatenate(margins: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def concatenate(margins: Iterable[Tensors]) -> dict[str, Tensor]:
     """Return the margins of several clients as one."""
     parts = [no_margins(), *margins]
     return {name: torch.cat([part[name] for part in parts]) for name in no_margins()}
 
 
-def check_margins(margins: Mapping[str, Tensor], samples: int) -> None:
+def check_margins(margins: Tensors, samples: int) -> None:
     """Reject margins that are not those of so many samples."""
-    for name, like in no_margins().items():
-        tensor = margins.get(name)
-        if tensor is None or tensor.dtype != like.dtype or tensor.shape != (samples,):
-            raise BadReply(f"tensor {name!r} must be {like.dtype} of shape ({samples},), one value per sample")
+    spec = {name: torch.empty(samples, dtype=like.dtype, device="meta") for name, like in no_margins().items()}
+    check_like(margins, spec, "margins")
 
 
-def accuracy(margins: Mapping[str, Tensor], bias: float) -> float:
+def accuracy(margins: Tensors, bias: float) -> float:
     """Return the share of samples that are classified correctly if new rows must win by more than `bias`, or NaN."""
     margin, new, right = (margins[name].numpy() for name in ("margin", "new", "right"))
     return float(((right == 1) & ((margin > bias) == (new == 1))).mean()) if len(margin) else math.nan
 
 
-def best_bias(margins: Mapping[str, Tensor], old_classes: int, new_classes: int) -> float:
+def best_bias(margins: Tensors, old_classes: int, new_classes: int) -> float:
     """Return the b of least cross-entropy of "old or new", in which all classes have the same weight:
 
         K_old mean_old log(1 + e^(m - b)) + K_new mean_new log(1 + e^(b - m))    over margins m.

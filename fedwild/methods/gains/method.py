@@ -32,7 +32,7 @@ from fedwild.methods.gains.judge import Judge
 from fedwild.methods.gains.stage import members
 from fedwild.methods.registry import METHODS
 from fedwild.models import Network
-from fedwild.openset.predictors import ScoredModel
+from fedwild.openset import ScoredModel
 
 NEVER = 10**9
 """A round that no run reaches."""
@@ -68,13 +68,9 @@ class Gains(FedAvg, Welcomes):
         t_c: float = Field(0.25, ge=0, description="T_C of rule=fixed: a larger Diff^C means new classes")
         probes: int = Field(256, ge=1, description="number of samples on which models are compared")
         min_count: int = Field(
-            10,
-            ge=1,
-            description="source clients send no means of classes with fewer samples (means of inputs: at least 10)",
+            10, ge=1, description="source clients send no means of classes with fewer samples (of inputs: at least 10)"
         )
-        synonym: float = Field(
-            0.05, ge=0, description="a declared class with a smaller shift from a known one is reported as a synonym"
-        )
+        synonym: float = Field(0.05, ge=0, description="report a declared class with a smaller shift from a known one")
         sources: Literal["samples", "equal"] = Field(
             "samples", description="contributions are samples / (1 + Diff), or 1 / (1 + Diff) for all sizes"
         )
@@ -88,9 +84,7 @@ class Gains(FedAvg, Welcomes):
         tail: Literal["mean", "last"] = Field(
             "mean", description="a stage ends with the mean model of the second half of its rounds, or with the last"
         )
-        calibrate: bool = Field(
-            True, description="lower the biases of new rows to what is best for validation samples of both sides"
-        )
+        calibrate: bool = Field(True, description="lower the biases of new rows to what suits validation samples best")
         max_forgetting: float | None = Field(
             None, ge=0, le=1, description="restore the federation if source validation accuracy falls by more"
         )
@@ -101,10 +95,8 @@ class Gains(FedAvg, Welcomes):
     def phases(self) -> Sequence[Phase]:
         phases: list[Phase] = [Source("source", self.params.rounds, self)]
         for k in range(1, self.params.stages + 1):
-            phases.append(Declare(f"declare-{k}", 1, self, k))
-            phases.append(Discover(f"discover-{k}", 1, self, k))
-            phases.append(Adapt(f"adapt-{k}", self.params.adapt_rounds, self, k))
-            phases.append(Judge(f"judge-{k}", 1, self, k))
+            phases += [Declare(f"declare-{k}", 1, self, k), Discover(f"discover-{k}", 1, self, k)]
+            phases += [Adapt(f"adapt-{k}", self.params.adapt_rounds, self, k), Judge(f"judge-{k}", 1, self, k)]
         return phases
 
     def arrivals(self, newcomers: Sequence[str]) -> dict[str, int | str]:

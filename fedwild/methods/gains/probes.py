@@ -6,12 +6,12 @@ and their mean square, pixel by pixel. The server draws probes around these mean
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-from fedwild.contract import HEAD, Rng, Server
+from fedwild.contract import HEAD, Rng, Server, Tensors
 from fedwild.core.errors import BadReply
 from fedwild.core.payload import check_like
 from fedwild.data.samples import Samples
@@ -52,14 +52,11 @@ def class_moments(samples: Samples, classes: int, at_least: int) -> dict[str, Te
     counts[counts < at_least] = 0
     enough = (counts > 0).view(-1, *([1] * (len(shape) - 1)))
     divisor = counts.clamp_min(1).view(enough.shape)
-    return {
-        "mean": torch.where(enough, sums / divisor, 0.0).float(),
-        "square": torch.where(enough, squares / divisor, 0.0).float(),
-        "count": counts,
-    }
+    mean, square = (torch.where(enough, total / divisor, 0.0).float() for total in (sums, squares))
+    return {"mean": mean, "square": square, "count": counts}
 
 
-def check_moments(moments: Mapping[str, Tensor], classes: int, shape: tuple[int, ...], samples: int) -> None:
+def check_moments(moments: Tensors, classes: int, shape: tuple[int, ...], samples: int) -> None:
     """Reject moments of other shapes or types than those of `class_moments`, or that no `samples` samples can have."""
     moment, counts = torch.empty((classes, *shape), device="meta"), torch.empty(classes, dtype=torch.int64)
     check_like(moments, {"mean": moment, "square": moment, "count": counts}, "moments")
@@ -71,7 +68,7 @@ def check_moments(moments: Mapping[str, Tensor], classes: int, shape: tuple[int,
         raise BadReply("a mean square is less than the square of its mean")
 
 
-def merge_moments(moments: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def merge_moments(moments: Iterable[Tensors]) -> dict[str, Tensor]:
     """Return mean and standard deviation (K', *input_shape) over all clients, for the classes that any client sent."""
     total: dict[str, Tensor] = {}
     for own in moments:
@@ -87,7 +84,7 @@ def merge_moments(moments: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {"mean": mean.float(), "deviation": deviation.float()}
 
 
-def draw_probes(moments: Mapping[str, Tensor], count: int, generator: torch.Generator) -> Tensor:
+def draw_probes(moments: Tensors, count: int, generator: torch.Generator) -> Tensor:
     """Return `count` probes (P, *input_shape): mixtures of two class means, with noise of the mixed deviation."""
     mean, deviation = moments["mean"].flatten(1), moments["deviation"].flatten(1)
     first, second = torch.randint(len(mean), (2, count), generator=generator)
@@ -111,7 +108,7 @@ def feature_difference(first: Tensor, second: Tensor) -> float:
     return float((first.double() - second.double()).abs().mean())
 
 
-def classifier_difference(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
+def classifier_difference(first: Tensors, second: Tensors) -> float:
     """Return Diff^C = (||W - W'||_F + ||b - b'||) / 2 of two heads. A head without bias counts as one with bias 0."""
     parts = [(first[name].double() - second[name].double()).norm() for name in HEAD if name in first]
     return float(sum(parts)) / 2

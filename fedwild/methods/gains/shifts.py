@@ -19,7 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedwild.contract import Tensors
 from fedwild.core.errors import BadReply
+from fedwild.core.payload import check_like
 from fedwild.data.samples import Samples
 from fedwild.models import Network
 from fedwild.models.inference import INFERENCE_BATCH
@@ -44,7 +46,7 @@ class Statistics:
         return {"count": torch.as_tensor(self.count), "mean": mean, "variance": variance}
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Statistics:
+    def from_tensors(cls, tensors: Tensors) -> Statistics:
         """Return a copy of the statistics in a payload's group."""
         mean, variance = (tensors[name].double().numpy() for name in ("mean", "variance"))
         return cls(tensors["count"].numpy().copy(), mean, variance)
@@ -69,13 +71,10 @@ def class_statistics(model: Network, samples: Samples, classes: int, at_least: i
     return Statistics(count.numpy(), mean.numpy(), variance.numpy())
 
 
-def check_statistics(tensors: Mapping[str, Tensor], classes: int, width: int, samples: int) -> None:
+def check_statistics(tensors: Tensors, classes: int, width: int, samples: int) -> None:
     """Reject statistics with other shapes or types, and counts and variances that are impossible."""
-    shapes = {"count": (classes,), "mean": (classes, width), "variance": (classes,)}
-    for name, shape in shapes.items():
-        kind = torch.int64 if name == "count" else torch.float32
-        if name not in tensors or tensors[name].shape != shape or tensors[name].dtype != kind:
-            raise BadReply(f"class statistics {name!r} must be {kind} of shape {shape}")
+    count, mean, variance = torch.empty(classes, dtype=torch.int64), torch.empty(classes, width), torch.empty(classes)
+    check_like(tensors, {"count": count, "mean": mean, "variance": variance}, "class statistics")
     if bool((tensors["count"] < 0).any()) or int(tensors["count"].sum()) > samples:
         raise BadReply(f"class counts do not fit {samples} samples")
     if bool((tensors["variance"] < 0).any()):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from fedwild.contract import Client, Draw, Initial, Payload, Phase, Reply, Server, weights_of
+from fedwild.contract import Client, Draw, Initial, Payload, Phase, Reply, Server, Tensors, weights_of
 from fedwild.core.classes import ClassEntry, ClassRegistry
 from fedwild.methods.gains.contributions import class_model, client_weights, domain_model
 from fedwild.methods.gains.probes import embed_probes
@@ -107,32 +107,28 @@ class Stage(Phase):
         client.state.put("anchor", payload.group("model"))
         client.state.info["stage"] = self.stage
 
-    def refit(self, server: Server, weights: Mapping[str, Tensor], classes: ClassRegistry) -> dict[str, Tensor]:
+    def refit(self, server: Server, weights: Tensors, classes: ClassRegistry) -> dict[str, Tensor]:
         """Return weights whose head is for `classes` with a head for the server's classes; new rows are random."""
         fresh = weights_of(server.task.build(self.method.outputs(len(server.classes)), server.rng, self.method.bias))
         return Initial(dict(weights), classes, "before").onto(fresh, server.classes.names)
 
-    def embed(self, server: Server, weights: Mapping[str, Tensor], probes: Tensor) -> Tensor:
+    def embed(self, server: Server, weights: Tensors, probes: Tensor) -> Tensor:
         """Return a model's embeddings (P, d) of the probes."""
         model = server.task.network(weights, len(weights["head.weight"]), self.method.bias, slot="probed")
         return embed_probes(model, probes)
 
     def combine(
-        self,
-        server: Server,
-        replies: Iterable[Reply],
-        diff_f: Mapping[str, float],
-        diff_c: Mapping[str, float],
-        sources: int,
+        self, server: Server, replies: Iterable[Reply], differences: Mapping[str, tuple[float, float]], sources: int
     ) -> None:
         """Make the joint model from the models of all clients (Eq. 2-7), and log their weights.
 
-        diff_f, diff_c: differences between each source client's model and the newcomer's. sources: number of clients
+        differences: Diff^F and Diff^C between each source client's model and the newcomer's. sources: number of clients
         that stand behind them.
         """
         newcomer, arrival, p = self.newcomer(server), Arrival.of(server), self.params
         sizes = {reply.client: reply.samples for reply in replies}
         by_samples, target_weight = p.sources == "samples", sources if p.target_weight == "released" else None
+        diff_f, diff_c = ({name: pair[i] for name, pair in differences.items()} for i in (0, 1))
         encoder = client_weights(diff_f, sizes, newcomer, by_samples, target_weight)
         if arrival.kind == "domain":
             classifier = client_weights(diff_c, sizes, newcomer, by_samples, target_weight)

@@ -6,13 +6,10 @@ class, and the bias against novel classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
-from torch import Tensor
 
-from fedwild.contract import Client, Groups, Payload, Replies, Rng, Server
+from fedwild.contract import Client, Groups, Payload, Replies, Rng, Server, Tensors
 from fedwild.core.errors import BadReply
 from fedwild.core.text import percent
 from fedwild.discovery import Clusters, cluster_embeddings
@@ -85,13 +82,13 @@ class Describe(Survey):
         return max(0.0, threshold_at_acceptance(margins, self.params.keep_known))
 
 
-def check_cosines(group: Mapping[str, Tensor], samples: int) -> None:
+def check_cosines(group: Tensors, samples: int) -> None:
     """Reject histograms with negative counts, or that do not count all validation samples."""
     if any(float(counts.min()) < 0 for counts in group.values()) or float(group["known"].sum()) != samples:
         raise BadReply(f"cosines are not histograms of samples, of which {samples} are known")
 
 
-def check_margins(group: Mapping[str, Tensor], samples: int) -> None:
+def check_margins(group: Tensors, samples: int) -> None:
     """Reject margins that are not one number per sample."""
     for name, margins in group.items():
         if name != "novel" or margins.shape != (samples,) or not margins.is_floating_point():

@@ -49,13 +49,9 @@ class GAL(FedAvg, Discovers):
         lr: float = Field(0.02, gt=0, description="learning rate")
         stages: int = Field(1, ge=0, description="number of discoveries, one after the other")
         novel_rounds: int = Field(5, ge=0, description="rounds of novel-class learning per stage; 0: prototypes only")
-        clusters: int | None = Field(
-            None, ge=1, description="k-means clusters per client (default: the number of classes so far)"
-        )
+        clusters: int | None = Field(None, ge=1, description="k-means clusters per client (default: one per class)")
         min_count: int = Field(3, ge=1, description="smallest cluster of novel samples that a client sends")
-        min_known_count: int = Field(
-            1, ge=1, description="smallest cluster of known validation samples that a client sends"
-        )
+        min_known_count: int = Field(1, ge=1, description="smallest cluster of validation samples that a client sends")
         novelty: Literal["separate", "accept", "fixed"] = Field(
             "separate",
             description="threshold of the cosine to known rows: separates known from novel samples of the pool, "
@@ -88,10 +84,7 @@ class GAL(FedAvg, Discovers):
             False, description="novel-class learning also uses unlabelled samples that are not novel, as answered"
         )
         keep_known: float = Field(
-            0.95,
-            ge=0,
-            le=1,
-            description="share of known validation samples that novel classes must not win; 0: plain argmax",
+            0.95, ge=0, le=1, description="share of known validation samples that novel classes must not win; 0: argmax"
         )
 
         def clusters_for(self, classes: int) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fedwild.contract import HEAD, Client, Groups, Payload, Prediction, Rng, Server
+from fedwild.contract import HEAD, Client, Groups, Payload, Prediction, Rng, Server, Tensors
 from fedwild.data.samples import Samples
 from fedwild.methods.gal.known import Known
 from fedwild.methods.gal.novelty import max_cosine, nearest_prototype
@@ -102,7 +101,7 @@ class FrozenRows(ClientCorrection):
         return self.inner.after_training(steps, lr)
 
 
-def moving_average(weights: Mapping[str, Tensor], anchor: Mapping[str, Tensor], beta: float) -> dict[str, Tensor]:
+def moving_average(weights: Tensors, anchor: Tensors, beta: float) -> dict[str, Tensor]:
     """Return Eq. 10, beta * anchor + (1 - beta) * weights, for the extractor, including batch-norm statistics.
 
     The head stays as trained. Integers (the counters of batch norm) are those of the anchor.

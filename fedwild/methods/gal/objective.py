@@ -17,7 +17,6 @@ from fedwild.training import Objective
 if TYPE_CHECKING:
     from fedwild.methods.gal.method import GAL
 
-
 DISTILLATION, REPLAY = 10.0, 1.0
 """The weights of iNCD's two terms against forgetting."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedwild.contract import Draw, Payload, Phase, Server
+from fedwild.contract import Draw, Payload, Phase, Server, Tensors
 from fedwild.core.classes import NOVEL
 from fedwild.core.errors import BadReply
 from fedwild.core.payload import check_like
@@ -128,9 +128,7 @@ def read_clusters(reply: Payload) -> Clusters:
     return Clusters(group["centroids"].double().numpy().copy(), group["counts"].numpy().copy())
 
 
-def check_clusters(
-    group: Mapping[str, Tensor], width: int, max_clusters: int, samples: int, classes: int | None = None
-) -> None:
+def check_clusters(group: Tensors, width: int, max_clusters: int, samples: int, classes: int | None = None) -> None:
     """Reject clusters with wrong names, shapes, types or counts. With `classes`, they must have label counts."""
     m = group["counts"].numel() if "counts" in group else 0
     shapes = {"centroids": (m, width), "counts": (m,)} | ({} if classes is None else {"labels": (m, classes)})

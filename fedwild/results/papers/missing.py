@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedwild.data.sources import DATASETS, find_prepared
-from fedwild.data.sources.synthetic import is_synthetic
+from fedwild.data.sources.builtin import is_synthetic
 
 
 def missing_data(settings: Mapping[str, Any]) -> str | None:

@@ -2,6 +2,6 @@
 
 confusion.py, features.py, dealing.py, exhibits.py   figures, drawn with matplotlib (extra `plots`)
 contact_sheet.py, novel.py                           contact sheets of images, drawn with Pillow
-heat_map.py, sheet.py, style.py, files.py            how they are drawn and written
+heat_map.py, sheet.py, drawing.py                    how they are drawn and written
 shown_run.py                                         which model of which run a picture shows
 """

@@ -13,9 +13,8 @@ from fedwild.core.text import cut
 from fedwild.evaluation.progress import OnProgress, ignore_progress
 from fedwild.lifecycle.run import Run
 from fedwild.openset.metrics import confusion_matrix
-from fedwild.results.pictures.heat_map import HeatMap, draw_heat_map, new_figure
+from fedwild.results.pictures.heat_map import HeatMap, heat_map_figure
 from fedwild.results.pictures.shown_run import ShownRun
-from fedwild.results.pictures.style import add_title, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,12 +34,6 @@ class Confusion:
     def names(self) -> list[str]:
         """The names of rows and columns."""
         return [*self.shown.known, UNKNOWN_NAME]
-
-    @property
-    def shares(self) -> NDArray[np.float64]:
-        """Each cell's share of its row; 0 in a row without samples."""
-        shares: NDArray[np.float64] = self.counts / np.maximum(self.counts.sum(axis=1, keepdims=True), 1)
-        return shares
 
     def described(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -67,22 +60,18 @@ def confusion_figures(
     return Confusion(shown, confusion_matrix(outcome.decision.numpy(), outcome.truth.numpy(), len(shown.known)))
 
 
-@styled()
 def draw(confusion: Confusion) -> Figure:
     """Draw each cell with its percentage of the row, and the number of samples to the right of the row."""
-    table = table_of(confusion)
-    figure, axes = new_figure(table)
-    draw_heat_map(axes, table)
     text = "Percentage of each row; to the right, the number of samples."
     if confusion.shown.unknown:
         text += f"\n{UNKNOWN_NAME}: {cut(', '.join(confusion.shown.unknown), MAX_NAME_LIST)}"
-    add_title(axes, confusion.shown.title(int(confusion.counts.sum())), text)
-    return figure
+    return heat_map_figure(table_of(confusion), confusion.shown.title(int(confusion.counts.sum())), text)
 
 
 def table_of(confusion: Confusion) -> HeatMap:
-    """Return the matrix as a heat map."""
-    shares = confusion.shares
+    """Return each cell's share of its row as a heat map; 0 in a row without samples."""
+    totals = confusion.counts.sum(axis=1)
+    shares = confusion.counts / np.maximum(totals, 1)[:, None]
     decimals = 1 if len(shares) <= 15 else 0
     return HeatMap(
         values=shares,
@@ -91,7 +80,7 @@ def table_of(confusion: Confusion) -> HeatMap:
         row_title="true class",
         column_title="answer",
         texts=[[f"{100 * share:.{decimals}f}" if share else "" for share in row] for row in shares.tolist()],
-        totals=[str(total) for total in confusion.counts.sum(axis=1).tolist()],
+        totals=[str(total) for total in totals.tolist()],
         top=1.0,
         last_apart=True,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,9 +104,7 @@ def run_sheet(run: Run, client: str | None, rows: int, columns: int, seed: int) 
             "run": str(run.path),
             "client": client,
             "data": dataset.name,
-            "outliers": settings.outliers,
-            "steps": settings.steps,
-            "step_size": settings.step_size,
+            **{key: getattr(settings, key) for key in ("outliers", "steps", "step_size")},
             "samples": [
                 {"row": row, "class": name, **describe_row(shown, number)}
                 for number, (row, name) in enumerate(zip(places.tolist(), classes, strict=True))
@@ -173,7 +172,6 @@ def draw_varied(labels: Tensor, number: int, generator: torch.Generator) -> Tens
 
 
 def make_outliers(name: str, x: Tensor, times: int, rng: Rng) -> list[Tensor]:
-    """Return so many batches of outliers of x."""
     generator = rng.torch(name)
     return [OUTLIERS[name](x, generator) for _ in range(times)]
 
@@ -182,22 +180,17 @@ def models_with_unknown(run: Run, server: Server) -> Mapping[str, Weights]:
     """Return each client's weights, its own or those of the global model, if their network has an unknown output."""
     shared = server.state.group("model")
     models = server.state.subgroups("models") or dict.fromkeys(server.clients, shared)
-    fitting = {name: weights for name, weights in models.items() if has_unknown(weights, server)}
+    fitting = {}
+    for name, weights in models.items():
+        with suppress(BadReply):
+            check_like(weights, server.task.spec(len(server.classes) + 1, "head.bias" in weights), "model")
+            fitting[name] = weights
     if not fitting:
         raise UserError(
             f"--run {str(run.path)!r} has no model with an output for 'unknown': choose a run whose objective trains "
             "one, such as `--set objective.name=outlier-aware`."
         )
     return fitting
-
-
-def has_unknown(weights: Weights, server: Server) -> bool:
-    """Whether these are weights of the run's network over all classes and "unknown"."""
-    try:
-        check_like(weights, server.task.spec(len(server.classes) + 1, "head.bias" in weights), "model")
-    except BadReply:
-        return False
-    return True
 
 
 def outlier_settings(run: Run) -> OutlierAware.Params:

@@ -14,8 +14,7 @@ from rich.text import Text
 from fedwild.core.text import count, cut
 from fedwild.data.dataset import Dataset
 from fedwild.data.split import Split
-from fedwild.results.pictures.heat_map import HeatMap, draw_heat_map, new_figure
-from fedwild.results.pictures.style import add_title, styled
+from fedwild.results.pictures.heat_map import HeatMap, heat_map_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,10 +68,7 @@ def described(dataset: Dataset, split: Split) -> dict[str, Any]:
     return {
         "clients": [client.name for client in split.clients],
         "classes": list(dataset.classes),
-        "known": list(split.known),
-        "novel": list(split.novel),
-        "unknown": list(split.unknown),
-        "newcomers": list(split.newcomers),
+        **{key: list(getattr(split, key)) for key in ("known", "novel", "unknown", "newcomers")},
         "brought": dict(split.newcomer_classes),
         "counts": class_counts(dataset, split).tolist(),
         "samples": {
@@ -108,7 +104,6 @@ def terminal_picture(dataset: Dataset, split: Split, width: int = 100) -> Group:
     return Group(table, *(Text(line, style="dim") for line in lines))
 
 
-@styled()
 def draw(dataset: Dataset, split: Split) -> Figure:
     """Draw the counts as a heat map, shaded by their square roots; totals are to the right of each row."""
     whole = Grid.of(dataset, split)
@@ -123,10 +118,7 @@ def draw(dataset: Dataset, split: Split) -> Figure:
         totals=[str(total) for total in grid.counts.sum(axis=1).tolist()],
         gamma=0.5,
     )
-    figure, axes = new_figure(table)
-    draw_heat_map(axes, table)
-    add_title(axes, "Samples of each class at each client", summary(whole, split))
-    return figure
+    return heat_map_figure(table, "Samples of each class at each client", summary(whole, split))
 
 
 def group_names(names: list[str], limit: int) -> tuple[list[str], list[int]]:

@@ -15,26 +15,10 @@ from fedwild.core.errors import UserError, unknown_name
 from fedwild.core.text import percent
 from fedwild.data import DataSettings
 from fedwild.lifecycle.run import Run
-from fedwild.results.pictures import sheet
-from fedwild.results.pictures.files import write_figure
+from fedwild.results.pictures import drawing, sheet
+from fedwild.results.pictures.drawing import COLOURS, LINE, RULE, SMALL, WIDTH, label
 from fedwild.results.pictures.heat_map import HeatMap, draw_heat_map
 from fedwild.results.pictures.sheet import Sheet, fill_rows, pixels
-from fedwild.results.pictures.style import (
-    CHARACTER,
-    COLOURS,
-    LARGE,
-    LINE,
-    LINE_STYLES,
-    MUTED,
-    RULE,
-    SHEET_DPI,
-    SMALL,
-    WIDTH,
-    add_title,
-    label,
-    styled,
-    title_height,
-)
 from fedwild.runs.events import without_nan
 
 if TYPE_CHECKING:
@@ -86,7 +70,7 @@ def described(exhibit: Exhibit) -> dict[str, Any]:
 def write(exhibits: Sequence[Exhibit], path: Path) -> int:
     """Draw exhibits into a PNG, SVG or PDF file, and return how many of them there was room for."""
     shown = exhibits[: count_fitting(exhibits)]
-    write_figure(draw(shown), path)
+    drawing.write_figure(draw(shown), path)
     return len(shown)
 
 
@@ -95,7 +79,7 @@ def count_fitting(exhibits: Sequence[Exhibit]) -> int:
     return max(1, int((np.cumsum([block.height for block in blocks_of(exhibits)]) <= MAX_HEIGHT).sum()))
 
 
-@styled()
+@drawing.styled()
 def draw(exhibits: Sequence[Exhibit]) -> Figure:
     """Draw exhibits below each other, in their order, with a heading for each section."""
     from matplotlib.figure import Figure
@@ -105,12 +89,12 @@ def draw(exhibits: Sequence[Exhibit]) -> Figure:
     figure = Figure(figsize=(WIDTH, total))
     for block in blocks:
         if block.is_first:
-            figure.text(0, top / total, label(block.exhibit.section, 80), fontsize=LARGE + 3, va="top")
+            figure.text(0, top / total, label(block.exhibit.section, 80), fontsize=drawing.LARGE + 3, va="top")
         width, height = block.body.size
         bottom = top - block.above - height
         axes = figure.add_axes((0, bottom / total, width / WIDTH, height / total))
         block.body.draw(axes)
-        add_title(axes, label(block.exhibit.title, 80), block.exhibit.text)
+        drawing.add_title(axes, label(block.exhibit.title, 80), block.exhibit.text)
         top -= block.height
     return figure
 
@@ -138,7 +122,7 @@ class Block:
     @property
     def above(self) -> float:
         """The height of titles above the axes, in inches."""
-        return title_height(self.exhibit.text) + SECTION * self.is_first
+        return drawing.title_height(self.exhibit.text) + SECTION * self.is_first
 
     @property
     def height(self) -> float:
@@ -171,7 +155,7 @@ def table_body(exhibit: TableExhibit) -> Body:
     """Return rows of text below a bold header; numbers are aligned to the right."""
     cells = [[label(str(cell), 40) for cell in row] for row in (exhibit.header, *exhibit.rows)]
     columns = list(zip(*cells, strict=True))
-    widths = [max(map(len, column)) * CHARACTER + 0.2 for column in columns]
+    widths = [max(map(len, column)) * drawing.CHARACTER + 0.2 for column in columns]
 
     def draw(axes: Axes) -> None:
         axes.axis("off")
@@ -192,10 +176,11 @@ def draw_curve(exhibit: CurveExhibit, axes: Axes) -> None:
     from matplotlib.ticker import PercentFormatter
 
     for number, (name, points) in enumerate(exhibit.lines.items()):
-        style, colour = LINE_STYLES[number // len(COLOURS) % len(LINE_STYLES)], COLOURS[number % len(COLOURS)]
-        marker = "o" if len(points) <= 30 else None
+        turn, colour = divmod(number, len(COLOURS))
+        style = drawing.LINE_STYLES[turn % len(drawing.LINE_STYLES)]
+        look: Any = {"linewidth": 1.4, "marker": "o" if len(points) <= 30 else None, "markersize": 3}
         x, y = np.asarray(points, dtype=float).reshape(-1, 2).T
-        axes.plot(x, y, style, color=colour, label=label(name), linewidth=1.4, marker=marker, markersize=3)
+        axes.plot(x, y, style, color=COLOURS[colour], label=label(name), **look)
     axes.set(xlabel=label(exhibit.x, 60), ylabel=label(exhibit.y, 40))
     axes.grid(True)
     if exhibit.percent:
@@ -209,7 +194,7 @@ def draw_bars(exhibit: BarExhibit, axes: Axes) -> None:
     names, values = list(exhibit.bars), list(exhibit.bars.values())
     bars = axes.barh(range(len(names)), values, 0.7, color=COLOURS[0])
     texts = [percent(value) if exhibit.percent else f"{value:.4g}" for value in values]
-    axes.bar_label(bars, texts, padding=4, color=MUTED, fontsize=SMALL)
+    axes.bar_label(bars, texts, padding=4, color=drawing.MUTED, fontsize=SMALL)
     axes.set(yticks=range(len(names)), yticklabels=[label(name) for name in names], xticks=())
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.margins(x=0.12)
@@ -237,7 +222,7 @@ def image_body(exhibit: ImageExhibit) -> Body:
         axes.imshow(image, aspect="auto")
 
     height, width = image.shape[:2]
-    return Body((width / SHEET_DPI, height / SHEET_DPI), draw)
+    return Body((width / drawing.SHEET_DPI, height / drawing.SHEET_DPI), draw)
 
 
 def heat_map_of(exhibit: MapExhibit) -> HeatMap:

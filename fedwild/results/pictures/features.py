@@ -25,8 +25,8 @@ from fedwild.core.text import count, percent
 from fedwild.evaluation.progress import OnProgress, ignore_progress
 from fedwild.lifecycle.run import Run
 from fedwild.openset.metrics import UNKNOWN
+from fedwild.results.pictures.drawing import COLOURS, INK, LINE, MARKERS, add_title, label, styled
 from fedwild.results.pictures.shown_run import ShownRun
-from fedwild.results.pictures.style import COLOURS, INK, LINE, MARKERS, add_title, label, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,6 +65,10 @@ class Features:
     def is_known(self) -> NDArray[np.bool_]:
         return np.isin(self.true, self.shown.known)
 
+    def mean_share(self, members: NDArray[np.bool_]) -> float | None:
+        """Return the mean of `same_kind` over some samples."""
+        return float(self.same_kind[members].mean()) if members.any() else None
+
     def described(self) -> dict[str, Any]:
         """Return plain, rounded values, for JSON."""
         true, kinds = np.asarray(self.true), {"known": self.is_known, UNKNOWN_NAME: ~self.is_known}
@@ -75,9 +79,9 @@ class Features:
             "seed": self.seed,
             "neighbours": {
                 "count": NEIGHBOURS,
-                "same_kind": {kind: rounded(mean_of(self.same_kind, members)) for kind, members in kinds.items()},
+                "same_kind": {kind: rounded(self.mean_share(members)) for kind, members in kinds.items()},
                 "by_chance": {kind: rounded(by_chance(members)) for kind, members in kinds.items()},
-                "by_class": {name: rounded(mean_of(self.same_kind, true == name)) for name in classes},
+                "by_class": {name: rounded(self.mean_share(true == name)) for name in classes},
             },
             "points": self.points.round(DIGITS).tolist(),
             "true": list(self.true),
@@ -182,10 +186,6 @@ def by_chance(members: NDArray[np.bool_]) -> float | None:
     return (number - 1) / (len(members) - 1) if number else None
 
 
-def mean_of(values: Real, members: NDArray[np.bool_]) -> float | None:
-    return float(values[members].mean()) if members.any() else None
-
-
 def rounded(share: float | None) -> float | None:
     return None if share is None else round(share, DIGITS)
 
@@ -222,5 +222,5 @@ def scatter(axes: Axes, features: Features, members: NDArray[np.bool_], name: st
     """Draw some of the points, if there are any, and enter them in the legend with their share."""
     if members.any():
         x, y = features.points[members].T
-        entry = f"{name}  {percent(mean_of(features.same_kind, members))}"
+        entry = f"{name}  {percent(features.mean_share(members))}"
         axes.scatter(x, y, s=12, label=entry, rasterized=len(features.points) > MAX_VECTOR_POINTS, **look)

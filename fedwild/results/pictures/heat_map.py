@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedwild.results.pictures.style import CHARACTER, INK, LINE, MUTED, SHADES, SIGNED_SHADES, SMALL, label
+from fedwild.results.pictures.drawing import CHARACTER, INK, LINE, MUTED, SMALL, add_title, label, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,11 +75,6 @@ class HeatMap:
         """The height of what is written below the cells, in inches."""
         return (self.name_width if self.has_upright_names else LINE) + LINE * (2 if self.column_title else 1)
 
-    def has_room(self, text: str) -> bool:
-        """Whether a text fits into a cell."""
-        width, height = self.cell
-        return height >= LINE and text_width(text) < width
-
     def named(self, count: int, pitch: float) -> range:
         """Return which of the rows or columns get their names: all, or every n-th and the last one set apart."""
         step = int(np.ceil(LINE / pitch - 1e-9))
@@ -89,6 +84,15 @@ class HeatMap:
 def text_width(text: str) -> float:
     """Return about how wide a text is, in inches."""
     return len(text) * CHARACTER + 0.05
+
+
+@styled()
+def heat_map_figure(table: HeatMap, title: str, text: str) -> Figure:
+    """Return a figure of one heat map, with a title and an explanation."""
+    figure, axes = new_figure(table)
+    draw_heat_map(axes, table)
+    add_title(axes, title, text)
+    return figure
 
 
 def new_figure(table: HeatMap) -> tuple[Figure, Axes]:
@@ -108,7 +112,7 @@ def draw_heat_map(axes: Axes, table: HeatMap) -> AxesImage:
     top = table.top or float(np.nanmax(table.values, initial=0)) or 1.0
     signed = bool((table.values < 0).any())
     norm = Normalize(-top, top) if signed else PowerNorm(table.gamma, 0, top)
-    image = axes.imshow(table.values, cmap=SIGNED_SHADES if signed else SHADES, norm=norm, aspect="auto")
+    image = axes.imshow(table.values, cmap="PuOr_r" if signed else "Blues", norm=norm, aspect="auto")
     axes.spines[:].set_visible(False)
     if min(width, height) >= LINED_CELL:
         axes.set_xticks(np.arange(columns - 1) + 0.5, minor=True)
@@ -119,7 +123,8 @@ def draw_heat_map(axes: Axes, table: HeatMap) -> AxesImage:
         axes.axhline(rows - 1.5, color=INK, linewidth=0.8)
         axes.axvline(columns - 1.5, color=INK, linewidth=0.8)
     write_names(axes, table)
-    if table.texts and table.has_room(max((text for row in table.texts for text in row), key=len)):
+    longest = max((text_width(text) for row in table.texts for text in row), default=width)
+    if height >= LINE and longest < width:
         for (row, column), value in np.ndenumerate(table.values):
             is_dark = abs(norm(value) - 0.5) > DARK_SIGNED if signed else norm(value) > DARK
             look: Any = {"color": "white" if is_dark else INK, "ha": "center", "va": "center_baseline"}

@@ -34,27 +34,6 @@ MAX_CLIENT_NAME, MAX_CLASS_NAME, MAX_ROW_NAME = 22, 40, 40  # characters
 
 
 @dataclass(frozen=True)
-class Pool:
-    """A client's unlabelled samples of a stage, and the network's answers for them."""
-
-    client: ClientSplit
-    rows: np.ndarray
-    """Rows of the training data (n,)."""
-    answers: Tensor
-    """Class ids (n,)."""
-    embeddings: Tensor
-    """(n, d)."""
-
-    def nearest(self, number: int, row: Tensor) -> tuple[np.ndarray, Tensor]:
-        """Return the rows (m,) of the samples answered with a class, and their cosines to its row (d,) of the head."""
-        mine = torch.nonzero(self.answers == number).flatten()
-        cosines = F.cosine_similarity(self.embeddings[mine].double(), row.double()[None])
-        # Stable, so that equal samples keep the order of the data.
-        cosines, order = cosines.sort(descending=True, stable=True)
-        return self.rows[mine[order].numpy()], cosines
-
-
-@dataclass(frozen=True)
 class Held:
     """One client's samples of a class."""
 
@@ -68,6 +47,29 @@ class Held:
     places: Sequence[int]
     """... in the client's unlabelled pool of all stages."""
     cosines: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A client's unlabelled samples of a stage, and the network's answers for them."""
+
+    client: ClientSplit
+    rows: np.ndarray
+    """Rows of the training data (n,)."""
+    answers: Tensor
+    """Class ids (n,)."""
+    embeddings: Tensor
+    """(n, d)."""
+
+    def held(self, number: int, row: Tensor, columns: int) -> Held:
+        """Return the samples answered with a class, of which at most `columns` are listed: those nearest to its row."""
+        mine = torch.nonzero(self.answers == number).flatten()
+        cosines = F.cosine_similarity(self.embeddings[mine].double(), row.double()[None])
+        # Stable, so that equal samples keep the order of the data.
+        cosines, order = cosines.sort(descending=True, stable=True)
+        rows = self.rows[mine[order].numpy()][:columns]
+        places = np.searchsorted(self.client.unlabelled, rows).tolist()
+        return Held(self.client.name, len(self.rows), len(mine), rows.tolist(), places, cosines[:columns].tolist())
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def novel_figures(run: Run, client: str | None = None, columns: int = COLUMNS) -
     classes = []
     for entry in server.classes.novel:
         number = server.classes.names.index(entry.name)
-        held = [held_in(pool, number, head[number], columns) for pool in pools[entry.stage]]
+        held = [pool.held(number, head[number], columns) for pool in pools[entry.stage]]
         most_first = sorted((part for part in held if part.answered), key=lambda part: -part.answered)
         classes.append(NovelClass(entry, most_first))
     return NovelFigures(str(run.path), run.config.method.name, server.step.index + 1, client, classes)
@@ -158,11 +160,9 @@ def answering(run: Run, server: Server) -> ScoredModel:
 def choose_clients(run: Run, name: str | None) -> list[ClientSplit]:
     """Return all clients, or the one with this name."""
     clients = {client.name: client for client in run.experiment.split.clients}
-    if name is None:
-        return list(clients.values())
-    if name not in clients:
+    if name is not None and name not in clients:
         raise unknown_name("--client", name, clients)
-    return [clients[name]]
+    return list(clients.values()) if name is None else [clients[name]]
 
 
 def pools_of(run: Run, predictor: ScoredModel, clients: Sequence[ClientSplit], stage: int) -> list[Pool]:
@@ -178,19 +178,6 @@ def pools_of(run: Run, predictor: ScoredModel, clients: Sequence[ClientSplit], s
     return pools
 
 
-def held_in(pool: Pool, number: int, row: Tensor, columns: int) -> Held:
-    """Return a pool's samples of a class, of which at most `columns` are listed."""
-    rows, cosines = pool.nearest(number, row)
-    return Held(
-        client=pool.client.name,
-        pool=len(pool.rows),
-        answered=len(rows),
-        rows=rows[:columns].tolist(),
-        places=np.searchsorted(pool.client.unlabelled, rows[:columns]).tolist(),
-        cosines=cosines[:columns].tolist(),
-    )
-
-
 def sheet_of(found: NovelFigures, dataset: Dataset, data: DataSettings) -> Sheet:
     """Return the sheet: a heading for each class, and below it a row of samples for each client."""
     shape = dataset.input_shape
@@ -199,25 +186,17 @@ def sheet_of(found: NovelFigures, dataset: Dataset, data: DataSettings) -> Sheet
     lines = [held for one in found.classes for held in one.drawn]
     starts = np.cumsum([0, *(len(one.drawn) for one in found.classes)]).tolist()
     images = [pixels(samples_of(dataset, np.array(held.rows), data=data).all()[0], data) for held in lines]
-    height, width = shape[-2:]
+    about = cut(f"{Path(found.run).name}: {found.method}, round {found.round}", MAX_CAPTION)
     return Sheet(
-        caption=caption(found),
-        pictures=fill_rows(images, (height, width)),
+        caption=f"{about}\nunlabelled samples answered with the discovered classes, nearest first;\n"
+        "below each, its cosine to the class's row of the head",
+        pictures=fill_rows(images, (shape[-2], shape[-1])),
         row_names=[f"{cut(held.client, MAX_CLIENT_NAME)}: {count(held.answered, 'sample')}" for held in lines],
         about=found.described(),
         notes=[[f"{value:.2f}" for value in held.cosines] for held in lines],
         filled=[len(held.rows) for held in lines],
         headings=[(start, heading(one)) for start, one in zip(starts, found.classes, strict=False)],
         max_name=MAX_ROW_NAME,
-    )
-
-
-def caption(found: NovelFigures) -> str:
-    about = f"{Path(found.run).name}: {found.method}, round {found.round}"
-    return (
-        f"{cut(about, MAX_CAPTION)}\n"
-        "unlabelled samples answered with the discovered classes, nearest first;\n"
-        "below each, its cosine to the class's row of the head"
     )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedwild.core.text import cut
 from fedwild.data import DataSettings
-from fedwild.results.pictures.files import write_image
+from fedwild.results.pictures.drawing import write_image
 
 Pixels = NDArray[np.uint8]
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
@@ -97,14 +97,17 @@ def draw(sheet: Sheet) -> Image.Image:
     layout = Layout(sheet)
     image = Image.new("RGB", layout.size, "white")
     pen = ImageDraw.Draw(image)
-    for number, line in enumerate(layout.lines):
+    for number, line in enumerate(sheet.caption.split("\n")):
         pen.text((MARGIN, MARGIN + number * LINE), line, fill="black", font=layout.font)
     width, height = layout.cell
     for row, column in sheet.places():
         left, top = layout.place(row, column)
         # The frame shows where a white image ends.
         pen.rectangle((left - 1, top - 1, left + width, top + height), outline="silver")
-        image.paste(resize(sheet.pictures[row, column], layout.cell), (left, top))
+        picture = Image.fromarray(np.ascontiguousarray(sheet.pictures[row, column]))
+        # Enlarged without smoothing.
+        how = Image.Resampling.NEAREST if width >= picture.width else Image.Resampling.BOX
+        image.paste(picture.resize(layout.cell, how), (left, top))
         if sheet.notes:
             where = (left + width / 2, top + height + LINE / 2)
             pen.text(where, sheet.notes[row][column], fill="dimgray", font=layout.font, anchor="mm")
@@ -119,24 +122,12 @@ def draw(sheet: Sheet) -> Image.Image:
     return image
 
 
-def resize(picture: Pixels, cell: tuple[int, int]) -> Image.Image:
-    """Return an image (H, W, 3) in the size of a cell; enlarged without smoothing."""
-    image = Image.fromarray(np.ascontiguousarray(picture))
-    is_larger = cell[0] >= image.width
-    return image.resize(cell, Image.Resampling.NEAREST if is_larger else Image.Resampling.BOX)
-
-
 @dataclass(frozen=True)
 class Layout:
     """Where everything is on a sheet, in pixels."""
 
     sheet: Sheet
     font: Font = field(default_factory=lambda: ImageFont.load_default(size=12))
-
-    @cached_property
-    def lines(self) -> list[str]:
-        """The caption's lines."""
-        return self.sheet.caption.split("\n")
 
     @cached_property
     def cell(self) -> tuple[int, int]:
@@ -154,7 +145,7 @@ class Layout:
     def corner(self) -> tuple[int, int]:
         """The upper left corner of the first image."""
         names = max((self.width_of(self.row_name(name)) for name in self.sheet.row_names), default=0)
-        lines = len(self.lines) + any(self.sheet.column_names)
+        lines = 1 + self.sheet.caption.count("\n") + any(self.sheet.column_names)
         return MARGIN + names + 6, MARGIN + lines * LINE + 6
 
     @cached_property
@@ -162,7 +153,7 @@ class Layout:
         """Width and height of the sheet."""
         rows, columns = self.sheet.pictures.shape[:2]
         last, (_, end) = self.place(0, columns - 1)[0], self.place(rows, 0)
-        texts = [*self.lines, *(text for _, text in self.sheet.headings)]
+        texts = [*self.sheet.caption.split("\n"), *(text for _, text in self.sheet.headings)]
         right = max(last + (self.cell[0] + self.pitch[0]) // 2, MARGIN + max(map(self.width_of, texts)))
         return right + MARGIN, end - GAP + MARGIN
 

@@ -113,6 +113,6 @@ def _label(keys: Mapping[str, str]) -> str:
 def _with_label(run: Planned, labels: Mapping[Path, str]) -> Planned:
     """Return the run with its label and seed, and with its digest where several settings share a label."""
     mine, seed = labels[run.folder], f"-seed{run.config.seed}"
-    twins = sum(label == mine and folder.name.endswith(seed) for folder, label in labels.items())
-    which = f" ({run.config.digest()})" if twins > 1 else ""
+    equal = sum(label == mine and folder.name.endswith(seed) for folder, label in labels.items())
+    which = f" ({run.config.digest()})" if equal > 1 else ""
     return replace(run, label=f"{mine}, seed {run.config.seed}{which}")

@@ -35,10 +35,10 @@ from fedwild.methods.fedma.layers import (
     neurons_of,
     norms_of,
     remap_inputs,
+    resize,
     tensors_of,
 )
 from fedwild.methods.fedma.rounds import MatchingRounds, initial_state
-from fedwild.methods.fedma.widths import resize
 from fedwild.models import LayerGraph, Network, build
 from fedwild.runs.experiment import Experiment
 from fedwild.training.corrections import ClientCorrection

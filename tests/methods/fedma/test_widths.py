@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedwild.core.errors import UserError
-from fedwild.methods.fedma.widths import resize
+from fedwild.methods.fedma.layers import resize
 from fedwild.models import Network, build
 from tests.models.cases import CASES, inputs, make, stir_norms
 

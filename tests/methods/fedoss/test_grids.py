@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedwild.methods.fedoss.layout import Grid
+from fedwild.methods.fedoss.open_space import Grid
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from fedwild.contract.task import weights_of
-from fedwild.methods.fedoss.inversion import displacement, invert, lengths
+from fedwild.methods.fedoss.boundary import displacement, invert, lengths
 from fedwild.methods.fedoss.settings import PushSettings
 from fedwild.models import Network, build
 

@@ -9,7 +9,7 @@ import torch
 
 from fedwild.contract import Task
 from fedwild.core.errors import UserError
-from fedwild.methods.fedoss.layout import Layouts, choose_cut
+from fedwild.methods.fedoss.heads import Layouts, choose_cut
 from fedwild.methods.fedoss.settings import AUTO, FedOSSParams
 from fedwild.models import build
 

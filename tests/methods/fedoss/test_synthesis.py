@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from fedwild.methods.fedoss.heads import LightBranch
-from fedwild.methods.fedoss.layout import Grid
+from fedwild.methods.fedoss.open_space import Grid
 from fedwild.methods.fedoss.settings import FedOSSParams
 from fedwild.methods.fedoss.synthesis import PersonalTraining, Synthesis
 from fedwild.models import Network, build
@@ -40,7 +41,7 @@ def personal(log_prior: torch.Tensor = LOG_PRIOR) -> PersonalTraining:
 
 
 def synthesis(weights: tuple[float, float] = (0.5, 2.0), masked: bool = True, sample: bool = True) -> Synthesis:
-    rule: Any = lambda model, h, y, draws: NEAR  # noqa: E731
+    rule: Any = Mock(return_value=NEAR)
     settings = FedOSSParams(duss=weights[0], foss=weights[1], masked=masked)
     return Synthesis(
         personal(), rule, (lambda: (DRAWN, DRAWN_NEAR)) if sample else None, settings, Grid.within((8,), 100)

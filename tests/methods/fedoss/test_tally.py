@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedwild.methods.fedoss.layout import Grid
+from fedwild.methods.fedoss.open_space import Grid
 from fedwild.methods.fedoss.synthesis import Tally
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedwild.methods.fedoss.inversion import MAX_DISPLACEMENT, displacement, lengths, perturb, rescale
+from fedwild.methods.fedoss.boundary import MAX_DISPLACEMENT, displacement, lengths, perturb, rescale
 
 
 def test_a_perturbation_is_measured_in_the_length_of_the_sample() -> None:

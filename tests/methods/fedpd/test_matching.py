@@ -9,11 +9,8 @@ from torch import Tensor
 
 from fedwild.methods.fedpd import matching
 from fedwild.methods.fedpd.matching import (
-    Pieces,
     match_layers,
     moved_share,
-    one_piece,
-    squared_distance,
     squared_distances,
 )
 from fedwild.models import LayerGraph, Network, build
@@ -65,7 +62,7 @@ def test_a_model_aligned_to_a_permuted_copy_of_itself_becomes_the_copy(name: str
     network, state = model(name)
     graph = network.graph()
     copy = graph.permute(state, random_orders(graph))
-    aligned = graph.permute(state, match_layers(graph, one_piece(state), one_piece(copy)))
+    aligned = graph.permute(state, match_layers(graph, state, copy))
     before = logits(network, state)
     assert before.std() > 1e-2
     torch.testing.assert_close(logits(network, aligned), before, rtol=1e-4, atol=1e-4)
@@ -79,38 +76,25 @@ def test_the_permutation_is_found_under_noise(name: str) -> None:
     copy = graph.permute(state, orders)
     torch.manual_seed(1)
     noisy = {key: value + 1e-3 * torch.randn(value.shape) for key, value in copy.items()}
-    assert same(match_layers(graph, one_piece(state), one_piece(noisy)), orders)
+    assert same(match_layers(graph, state, noisy), orders)
 
 
 @pytest.mark.parametrize("sweeps", [0, 2])
 @pytest.mark.parametrize("name", ["mlp", "simple-cnn", "digit-cnn", "resnet-18", "wrn-16-4"])
-def test_the_permutation_is_found_from_permuted_pieces(name: str, sweeps: int) -> None:
+def test_the_permutation_is_found_from_masked_weights(name: str, sweeps: int) -> None:
     network, state = model(name)
     graph, orders = network.graph(), random_orders(network.graph())
-    close, open_ = random_masks(graph, state, 0.5, seed=1), random_masks(graph, state, 0.3, seed=2)
-    copy, copied_close, copied_open = (graph.permute(tensors, orders) for tensors in (state, close, open_))
-
-    def ours(key: str) -> list[Tensor]:
-        return [state[key] * close[key], state[key] * open_[key]]
-
-    def theirs(key: str) -> list[Tensor]:
-        return [copy[key] * copied_close[key], copy[key] * copied_open[key]]
-
+    masks = random_masks(graph, state, 0.5, seed=1)
+    copy, copied_masks = graph.permute(state, orders), graph.permute(masks, orders)
+    ours = {key: state[key] * mask for key, mask in masks.items()}
+    theirs = {key: copy[key] * mask for key, mask in copied_masks.items()}
     assert same(match_layers(graph, ours, theirs, sweeps=sweeps), orders)
 
 
-def test_every_piece_adds_to_the_costs() -> None:
-    """Neurons that are equal in the first piece are distinguished by the second."""
+def test_models_without_weights_keep_their_order() -> None:
     network, state = model("mlp")
-    graph, orders = network.graph(), random_orders(network.graph())
-    copy = graph.permute(state, orders)
-    blank = torch.zeros(())
-
-    def pieces(tensors: State) -> Pieces:
-        return lambda key: (tensors[key] * blank, tensors[key])
-
-    assert same(match_layers(graph, pieces(state), pieces(copy)), orders)
-    assert moved_share(match_layers(graph, lambda key: (state[key] * blank,), lambda key: (copy[key] * blank,))) == 0
+    blank = {key: torch.zeros_like(value) for key, value in state.items()}
+    assert moved_share(match_layers(network.graph(), blank, blank)) == 0
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (30, 200)])
@@ -124,27 +108,22 @@ def test_costs_by_one_matrix_product_are_the_squared_distances_of_rows(shape: tu
     assert torch.equal(a, before[0]) and torch.equal(b, before[1])
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_the_distance_is_that_of_all_weights_once_the_source_is_permuted(name: str) -> None:
-    network, state = model(name)
-    _, other = model(name, seed=1)
-    graph = network.graph()
-    state, other, orders = doubles(state), doubles(other), random_orders(graph)
-    permuted = graph.permute(state, orders)
+def distance(graph: LayerGraph, source: State, target: State, maps: State) -> float:
+    """Return the squared distance of all weights between the target and the source reordered by the maps."""
+    permuted = graph.permute(source, maps)
     keys = [f"{layer.name}.weight" for layer in graph.weighted]
-    naive = sum(float((permuted[key] - other[key]).square().sum()) for key in keys)
-    assert squared_distance(graph, one_piece(state), one_piece(other), orders) == pytest.approx(naive, rel=1e-12)
+    return sum(float((permuted[key] - target[key]).square().sum()) for key in keys)
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_no_sweep_increases_the_distance_of_different_models(name: str) -> None:
     network, state = model(name)
     _, other = model(name, seed=1)
-    graph, source, target = network.graph(), one_piece(doubles(state)), one_piece(doubles(other))
+    graph, source, target = network.graph(), doubles(state), doubles(other)
     stay = {space: torch.arange(width) for space, width in graph.spaces.items()}
-    distances = [squared_distance(graph, source, target, stay)]
+    distances = [distance(graph, source, target, stay)]
     distances += [
-        squared_distance(graph, source, target, match_layers(graph, source, target, sweeps=sweeps))
+        distance(graph, source, target, match_layers(graph, source, target, sweeps=sweeps))
         for sweeps in (0, 1, 2, 3, 12)
     ]
     assert all(after <= before * (1 + 1e-9) for before, after in pairwise(distances))
@@ -157,15 +136,13 @@ def test_a_sweep_finds_the_best_order_of_each_space_in_turn(seed: int) -> None:
     network = build("mlp", (3,), 6, True, {"hidden": [5, 4, 5]})
     graph, draws = network.graph(), torch.Generator().manual_seed(seed)
     source, target = (
-        one_piece(
-            {key: torch.randn(value.shape, generator=draws).double() for key, value in network.state_dict().items()}
-        )
+        {key: torch.randn(value.shape, generator=draws).double() for key, value in network.state_dict().items()}
         for _ in range(2)
     )
 
     def best(space: str, maps: State) -> Tensor:
         orders = [torch.tensor(order) for order in permutations(range(graph.spaces[space]))]
-        return min(orders, key=lambda order: squared_distance(graph, source, target, {**maps, space: order}))
+        return min(orders, key=lambda order: distance(graph, source, target, {**maps, space: order}))
 
     first = maps = match_layers(graph, source, target)
     for sweeps in (1, 2, 3):
@@ -187,7 +164,7 @@ def test_layers_are_computed_again_only_if_the_map_at_their_other_end_has_change
         return squared_distances(places, neurons)
 
     monkeypatch.setattr(matching, "squared_distances", costs)
-    match_layers(network.graph(), one_piece(state), one_piece(copy), sweeps=5)
+    match_layers(network.graph(), state, copy, sweeps=5)
     # Incoming costs are cached from the first pass; the sweep adds the outgoing ones.
     assert computed == [(16, 20), (12, 16), (16, 12), (12, 5)]
 
@@ -201,7 +178,7 @@ def test_sweeps_end_early_when_no_map_changes() -> None:
         solved.append(len(costs))
         return costs.argmin(dim=1)
 
-    match_layers(network.graph(), one_piece(state), one_piece(copy), solve, sweeps=50)
+    match_layers(network.graph(), state, copy, solve, sweeps=50)
     assert solved == [16, 12] * 2
 
 
@@ -219,8 +196,8 @@ def test_a_sweep_distinguishes_neurons_that_differ_only_in_their_outgoing_weight
     swap = torch.arange(graph.spaces[space])
     swap[:2] = torch.tensor([1, 0])
     copy = graph.permute(state, {space: swap})
-    assert moved_share(match_layers(graph, one_piece(state), one_piece(copy))) == 0
-    maps = match_layers(graph, one_piece(state), one_piece(copy), sweeps=2)
+    assert moved_share(match_layers(graph, state, copy)) == 0
+    maps = match_layers(graph, state, copy, sweeps=2)
     assert torch.equal(maps[space], swap)
     assert same(graph.permute(state, maps), copy)
 
@@ -232,7 +209,7 @@ def test_classes_keep_their_order(name: str) -> None:
     turned = dict(state)
     for key in ("head.weight", "head.bias"):
         turned[key] = state[key].roll(1, dims=0)
-    maps = match_layers(graph, one_piece(turned), one_piece(state), sweeps=3)
+    maps = match_layers(graph, turned, state, sweeps=3)
     assert maps.keys() == graph.spaces.keys()
     assert same(graph.permute(turned, maps), turned)
     assert not torch.equal(turned["head.weight"], state["head.weight"])
@@ -244,8 +221,8 @@ def test_joined_channels_are_matched_once_for_all_layers_that_write_them() -> No
     graph, orders = network.graph(), random_orders(network.graph())
     state["stem.conv.weight"][:] = state["stem.conv.weight"][:1]
     copy = graph.permute(state, orders)
-    assert not same(match_layers(graph, one_piece(state), one_piece(copy)), orders)
-    assert same(match_layers(graph, one_piece(state), one_piece(copy), sweeps=12), orders)
+    assert not same(match_layers(graph, state, copy), orders)
+    assert same(match_layers(graph, state, copy, sweeps=12), orders)
 
 
 def test_moved_is_the_share_of_neurons_or_of_mass_that_changes_place() -> None:
@@ -268,7 +245,7 @@ def test_plans_of_a_solver_reach_the_layers_that_read_the_neurons() -> None:
         seen.append(costs.clone())
         return torch.full_like(costs, 1 / len(costs))
 
-    match_layers(network.graph(), one_piece(state), one_piece(other), mean)
+    match_layers(network.graph(), state, other, mean)
     columns = state["fc2.fc.weight"].mean(dim=1, keepdim=True).expand(-1, 16)
     naive = (other["fc2.fc.weight"][:, None] - columns[None]).square().sum(dim=2)
     torch.testing.assert_close(seen[1], naive)
@@ -279,4 +256,4 @@ def test_models_of_other_widths_are_rejected_in_one_sentence(hidden: list[int]) 
     network, state = model("mlp")
     other = build("mlp", (20,), 5, True, {"hidden": hidden}).state_dict()
     with pytest.raises(ValueError, match=r"^Only models of one architecture can be matched: 'fc\d.fc.weight' has the"):
-        match_layers(network.graph(), one_piece(state), one_piece(other))
+        match_layers(network.graph(), state, other)

@@ -19,7 +19,7 @@ from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.data import Dataset
 from fedwild.engines.executor import Executor
-from fedwild.methods.fedpd.means import RunningMean
+from fedwild.methods.fedpd.parts import RunningMean
 from fedwild.methods.fedpd.train import label_distance
 from fedwild.models import build
 from fedwild.models.norms import measure_statistics, norm_keys

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedwild.methods.fedpd.matching import match_layers, one_piece
+from fedwild.methods.fedpd.matching import match_layers
 from fedwild.methods.fedpd.parts import (
     Aligned,
     Alignment,
@@ -153,9 +153,9 @@ def test_biases_norms_and_statistics_follow_the_map_of_the_whole_model(name: str
     graph, model = client(name)
     _, target = client(name, seed=1)
     result = align(Alignment(graph, solve_assignment), model, target, rest)
-    by_whole = graph.permute(model.state, match_layers(graph, one_piece(model.state), one_piece(target.state)))
+    by_whole = graph.permute(model.state, match_layers(graph, model.state, target.state))
     shared = model.masked(model.part("share")), target.masked(target.part("share"))
-    by_part = graph.permute(model.state, match_layers(graph, one_piece(shared[0]), one_piece(shared[1])))
+    by_part = graph.permute(model.state, match_layers(graph, shared[0], shared[1]))
     keys = model.state.keys() - model.close.keys()
     assert keys == {key for key, value in model.state.items() if value.dim() < 2}
     assert all(torch.equal(result.state[key], by_whole[key]) for key in keys)
@@ -166,7 +166,7 @@ def test_align_whole_returns_the_maps_that_it_used() -> None:
     graph, model = client("simple-cnn")
     _, target = client("simple-cnn", seed=1)
     result = align_whole(Alignment(graph, solve_assignment, sweeps=1), model.state, target.state)
-    assert same(result.maps, match_layers(graph, one_piece(model.state), one_piece(target.state), sweeps=1))
+    assert same(result.maps, match_layers(graph, model.state, target.state, sweeps=1))
     assert same(result.state, graph.permute(model.state, result.maps))
     assert 0 < result.moved["whole"] <= 1
 

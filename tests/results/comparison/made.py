@@ -25,7 +25,7 @@ def made_run(
     by: dict[str, dict[str, float]] | None = None,
 ) -> FinishedRun | None:
     """Make a run folder with what a comparison reads."""
-    sections = {"data": {"name": "digits", "known": 6}, "method": METHOD, "score": {"name": "msp"}}
+    sections: dict[str, Any] = {"data": {"name": "digits", "known": 6}, "method": METHOD, "score": {"name": "msp"}}
     for section, table in (settings or {}).items():
         sections[section] = {**sections.get(section, {}), **table}
     path.mkdir(parents=True)

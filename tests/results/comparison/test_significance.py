@@ -90,6 +90,7 @@ def test_the_correction_counts_only_tested_rows() -> None:
     b, few, c = tests
     assert (few.p, few.corrected) == (None, None)
     assert b.p == pytest.approx(stats.ttest_rel(A, B).pvalue)
+    assert b.p is not None
     assert b.corrected == pytest.approx(2 * b.p)
     assert c.corrected == pytest.approx(max(b.corrected, stats.ttest_ind(A, C, equal_var=False).pvalue))
     assert (b.is_tie, c.is_tie) == (False, True)

@@ -17,7 +17,7 @@ from fedwild import api
 from fedwild.core.errors import UserError
 from fedwild.lifecycle.run import Run
 from fedwild.results.pictures.confusion import Confusion, draw, figures, table_of
-from fedwild.results.pictures.files import write_figure
+from fedwild.results.pictures.drawing import write_figure
 from fedwild.results.pictures.shown_run import ShownRun
 from tests.conftest import Cli, Refused, unfinish
 
@@ -106,7 +106,7 @@ def test_an_unfinished_run_is_shown_as_evaluate_measures_it(digits: Run, tmp_pat
 
 
 def test_shares_are_of_rows_and_an_empty_row_has_none() -> None:
-    shares = confusion_of([[3, 1, 0], [0, 0, 0], [1, 1, 2]]).shares
+    shares = table_of(confusion_of([[3, 1, 0], [0, 0, 0], [1, 1, 2]])).values
     assert shares.tolist() == [[0.75, 0.25, 0], [0, 0, 0], [0.25, 0.25, 0.5]]
 
 
@@ -116,7 +116,7 @@ def test_shares_are_of_rows_and_an_empty_row_has_none() -> None:
 def test_cells_show_their_share_of_the_row_in_per_cent() -> None:
     confusion = confusion_of([[30, 1, 0], [0, 2, 2], [2, 2, 4]])
     axes: Any = draw(confusion).axes[0]
-    assert np.array_equal(axes.images[0].get_array(), confusion.shares)
+    assert np.array_equal(axes.images[0].get_array(), table_of(confusion).values)
     assert (axes.images[0].norm.vmin, axes.images[0].norm.vmax) == (0, 1)
     written = {text.get_position(): text.get_text() for text in axes.texts if not isinstance(text, Annotation)}
     expected = [["96.8", "3.2", ""], ["", "50.0", "50.0"], ["25.0", "25.0", "50.0"]]

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedwild.data import DataSettings, make_split
 from fedwild.results.pictures.dealing import class_counts, draw, terminal_picture
-from fedwild.results.pictures.files import write_figure
+from fedwild.results.pictures.drawing import write_figure
 from tests.data.helpers import toy
 
 

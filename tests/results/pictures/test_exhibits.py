@@ -20,6 +20,7 @@ from fedwild.core.errors import UserError
 from fedwild.core.text import count
 from fedwild.data import DataSettings
 from fedwild.lifecycle.run import Run
+from fedwild.results.pictures.drawing import COLOURS
 from fedwild.results.pictures.exhibits import (
     MAX_HEIGHT,
     blocks_of,
@@ -34,7 +35,6 @@ from fedwild.results.pictures.exhibits import (
 )
 from fedwild.results.pictures.sheet import Sheet, fill_rows, pixels
 from fedwild.results.pictures.sheet import draw as draw_sheet
-from fedwild.results.pictures.style import COLOURS
 from tests.conftest import Cli, Refused, unfinish
 
 SHOW = ("show", "exhibits")

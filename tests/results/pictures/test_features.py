@@ -19,6 +19,7 @@ from fedwild.core.errors import UserError
 from fedwild.core.rng import Rng
 from fedwild.lifecycle.run import Run
 from fedwild.results.pictures import features as module
+from fedwild.results.pictures.drawing import COLOURS, INK, write_figure
 from fedwild.results.pictures.features import (
     MIN_SAMPLES,
     Features,
@@ -33,9 +34,7 @@ from fedwild.results.pictures.features import (
     perplexity_for,
     same_kind_shares,
 )
-from fedwild.results.pictures.files import write_figure
 from fedwild.results.pictures.shown_run import ShownRun
-from fedwild.results.pictures.style import COLOURS, INK
 from tests.conftest import Cli, Refused, unfinish
 
 SHOW = ("show", "features")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
+from fedwild.results.pictures.drawing import INK, LINE, styled
 from fedwild.results.pictures.heat_map import CELL_HEIGHTS, CELL_WIDTHS, HeatMap, draw_heat_map, new_figure
-from fedwild.results.pictures.style import INK, LINE, styled
 
 
 def table_of(rows: int, columns: int, /, **changed: Any) -> HeatMap:

@@ -6,6 +6,7 @@ import csv
 import html.parser
 import io
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,7 +115,7 @@ def test_csv_has_all_digits_and_empty_cells_for_undefined_numbers() -> None:
 
 
 def test_csv_has_the_numbers_of_numpy() -> None:
-    values = (("a", np.float64(0.1)), ("b", np.int64(3)), ("c", float("inf")), ("d", 7))
+    values: tuple[Any, ...] = (("a", np.float64(0.1)), ("b", np.int64(3)), ("c", float("inf")), ("d", 7))
     table = ResultTable("", ("x",), ((Cell("", values=values),),))
     assert csv_text(table) == "x a,x b,x c,x d\n0.1,3,,7\n"
 

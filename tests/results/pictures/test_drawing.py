@@ -18,8 +18,15 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from fedwild.core.errors import UserError
-from fedwild.results.pictures.files import check_drawable, check_ending, write_figure, write_image
-from fedwild.results.pictures.style import add_title, label, styled
+from fedwild.results.pictures.drawing import (
+    add_title,
+    check_drawable,
+    check_ending,
+    label,
+    styled,
+    write_figure,
+    write_image,
+)
 
 MAGIC = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml", "pdf": b"%PDF-"}
 IMAGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 70, 3), dtype=np.uint8))
@@ -178,7 +185,7 @@ def test_without_matplotlib_there_is_one_sentence_but_contact_sheets_as_png_work
 
 def test_importing_fedwild_does_not_import_matplotlib() -> None:
     modules = "fedwild, fedwild.cli.show, fedwild.cli.data"
-    pictures = ("confusion", "contact_sheet", "dealing", "exhibits", "features", "heat_map", "novel", "sheet", "style")
+    pictures = "confusion contact_sheet dealing drawing exhibits features heat_map novel sheet".split()
     drawing = ", ".join(f"fedwild.results.pictures.{name}" for name in pictures)
     code = f"import sys, {modules}, {drawing}; assert 'matplotlib' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0
@@ -186,7 +193,7 @@ def test_importing_fedwild_does_not_import_matplotlib() -> None:
 
 def test_drawing_uses_no_pyplot(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from tests.results.pictures.test_files import WRITERS, MAGIC;"
+        "import sys; from pathlib import Path; from tests.results.pictures.test_drawing import WRITERS, MAGIC;"
         f"[write(Path({str(tmp_path)!r}) / f'a.{{kind}}') for write in WRITERS.values() for kind in MAGIC];"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )

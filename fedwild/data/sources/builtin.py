@@ -1,16 +1,36 @@
-"""Synthetic images for tests and benchmarks: `synthetic:28x28x1:10:6000` (HxWxC, classes, training samples)."""
+"""Data that needs no files: the 8x8 digits of scikit-learn, and synthetic images for tests and benchmarks.
+
+Synthetic images are named `synthetic:28x28x1:10:6000` (HxWxC, classes, training samples).
+"""
 
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from fedwild.core.errors import UserError
-from fedwild.data.sources.raw import Part, Raw
+from fedwild.data.sources.raw import Part, Raw, stratified_test
 
 _FORM = re.compile(r"synthetic:(\d+)x(\d+)x([13]):(\d+):(\d+)")
+
+
+def load_digits() -> Raw:
+    """Return 1,797 grey images (1, 8, 8), with a fixed split into 75 % training and 25 % test samples."""
+    # The file is found without importing scikit-learn, which would take a second.
+    package = find_spec("sklearn")
+    assert package is not None and package.submodule_search_locations
+    file = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    rows = np.loadtxt(file, delimiter=",")
+    pixels = np.round(rows[:, :64].reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
+    labels = rows[:, 64].astype(np.int64)
+    whole = Part(torch.from_numpy(pixels), labels, np.zeros(len(labels), dtype=np.int64), None)
+    test = stratified_test(0.25, labels)
+    train = np.setdiff1d(np.arange(len(labels)), test)
+    return Raw(whole.rows(train), whole.rows(test), tuple(str(d) for d in range(10)), ("digits",))
 
 
 def is_synthetic(name: str) -> bool:
@@ -18,8 +38,11 @@ def is_synthetic(name: str) -> bool:
     return name.split(":")[0] == "synthetic"
 
 
-def load_synthetic(name: str, seed: int = 0) -> Raw:
-    """Return images of the sizes in the name, and a fifth as many test samples."""
+def load_synthetic(name: str) -> Raw:
+    """Return images of a Gaussian blob with noise, and a fifth as many test samples.
+
+    Place, width and colour of the blob depend on the class.
+    """
     match = _FORM.fullmatch(name)
     if not match:
         raise UserError(
@@ -28,15 +51,7 @@ def load_synthetic(name: str, seed: int = 0) -> Raw:
     height, width, channels, classes, samples = (int(text) for text in match.groups())
     if min(height, width, classes, samples) < 1:
         raise UserError(f"data.name = {name!r} is not allowed: every number must be at least 1.")
-    return synthetic((channels, height, width), classes, samples, max(classes, samples // 5), seed)
-
-
-def synthetic(
-    shape: tuple[int, int, int], classes: int, train: int, test: int, seed: int = 0, noise: float = 0.15
-) -> Raw:
-    """Return images (C, H, W) of a Gaussian blob with noise; its place, width and colour depend on the class."""
-    rng = np.random.default_rng([seed, 77])
-    channels, height, width = shape
+    rng = np.random.default_rng([0, 77])
     centre = rng.uniform(0.2, 0.8, (classes, 2)) * [height, width]
     spread = rng.uniform(0.08, 0.25, classes) * min(height, width) + 0.5
     colour = rng.uniform(0.4, 1.0, (classes, channels))
@@ -45,15 +60,16 @@ def synthetic(
     def draw(count: int) -> Part:
         y = rng.permutation(np.arange(count) % classes)
         shift = rng.normal(0, 0.04 * min(height, width), (count, 2))
-        x = np.empty((count, *shape), dtype=np.uint8)
+        x = np.empty((count, channels, height, width), dtype=np.uint8)
         for start in range(0, count, 1024):
             label = y[start : start + 1024]
             place = centre[label] + shift[start : start + 1024]
             distance = (rows - place[:, 0, None, None]) ** 2 + (columns - place[:, 1, None, None]) ** 2
             blob = np.exp(-distance / (2 * spread[label, None, None] ** 2))
             image = blob[:, None] * colour[label][:, :, None, None]
-            image += rng.normal(0, noise, (len(label), *shape))
+            image += rng.normal(0, 0.15, image.shape)
             x[start : start + 1024] = np.clip(image * 255, 0, 255)
         return Part(torch.from_numpy(x), y.astype(np.int64), np.zeros(count, dtype=np.int64), None)
 
-    return Raw(draw(train), draw(test), tuple(str(number) for number in range(classes)), ("synthetic",))
+    train, test = draw(samples), draw(max(classes, samples // 5))
+    return Raw(train, test, tuple(str(number) for number in range(classes)), ("synthetic",))

@@ -1,17 +1,29 @@
-"""The look of all figures: fonts, sizes, colours and titles. Nothing here changes matplotlib's global settings."""
+"""How figures look, and how pictures are written. Nothing here changes matplotlib's global settings.
+
+Files are PNG, SVG or PDF by the ending of the name, whole or not at all, and the same bytes each time.
+"""
 
 from __future__ import annotations
 
+import io
+import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedwild.core.errors import UserError
+from fedwild.core.payload import write_atomically
 from fedwild.core.text import cut
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from PIL.Image import Image
 
 # Sizes in inches, text in points.
 WIDTH, DPI = 7.5, 200
@@ -28,8 +40,6 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#a
 MARKERS = ("o", "s", "^", "D", "v", "P", "p", "h", "<", ">")
 LINE_STYLES = ("-", "--", ":", "-.")
 INK, MUTED, RULE = "#1b2027", "#545d68", "#c8cdd3"
-SHADES, SIGNED_SHADES = "Blues", "PuOr_r"
-"""Colour maps for numbers from 0, and for numbers of both signs."""
 
 SETTINGS: Any = {
     "figure.dpi": DPI,
@@ -53,6 +63,8 @@ SETTINGS: Any = {
     "pdf.fonttype": 42,  # publishers reject Type 3 fonts
     "svg.hashsalt": "fedwild",  # otherwise every SVG has other random ids
 }
+# Files must not hold the time at which they were written.
+METADATA: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 @contextmanager
@@ -92,3 +104,55 @@ def add_title(axes: Axes, title: str, text: str = "") -> None:
     axes.set_title(title, loc="left", fontsize=LARGE, fontweight="bold", pad=9 + len(lines) * SMALL * 1.4)
     place = ((0, 1), (0, 6), "axes fraction", "offset points")
     axes.annotate("\n".join(lines), *place, color=MUTED, fontsize=SMALL, linespacing=1.3, va="bottom")
+
+
+def check_ending(path: Path) -> str:
+    """Return the format that the ending of a file's name stands for. Raises `UserError` if it stands for none."""
+    ending = path.suffix.lower().removeprefix(".")
+    if ending not in METADATA:
+        raise UserError(f"--out {str(path)!r} is not allowed: the file's name must end in .png, .svg or .pdf.")
+    return ending
+
+
+def check_drawable(path: Path) -> None:
+    """Raise `UserError` if a figure cannot be drawn into this file, before hours are spent on what it shows."""
+    check_ending(path)
+    with styled():
+        pass
+
+
+def write_figure(figure: Figure, path: Path, tight: bool = True) -> None:
+    """Write a figure. `tight` makes the page as large as everything that is drawn."""
+    kind, buffer = check_ending(path), io.BytesIO()
+    page: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": 0.12} if tight else {}
+    with styled(), warnings.catch_warnings():
+        # Characters that the font does not have become boxes.
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
+        figure.savefig(buffer, format=kind, dpi="figure", metadata=METADATA[kind], **page)
+    write_picture(buffer.getvalue(), path)
+
+
+def write_image(image: Image, path: Path) -> None:
+    """Write an image. An SVG or a PDF has it pixel for pixel."""
+    if check_ending(path) == "png":
+        buffer = io.BytesIO()
+        image.save(buffer, format="PNG")
+        return write_picture(buffer.getvalue(), path)
+    with styled():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(image.width / SHEET_DPI, image.height / SHEET_DPI), dpi=SHEET_DPI)
+        figure.figimage(np.asarray(image))
+    return write_figure(figure, path, tight=False)
+
+
+def write_picture(data: bytes, path: Path) -> None:
+    """Write the bytes of a picture, whole or not at all."""
+    try:
+        if path.exists() and not path.is_file():
+            # A folder refuses; a device or a pipe must not be replaced by a file.
+            path.write_bytes(data)
+        else:
+            write_atomically(Path(os.path.realpath(path)), data, durable=False)
+    except OSError as error:
+        raise UserError(f"--out {str(path)!r} cannot be written: {error.strerror or error}.") from None

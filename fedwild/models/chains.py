@@ -1,17 +1,50 @@
-"""Convolutional networks without branches: simple-cnn, digit-cnn, vgg-9."""
+"""Networks without branches: mlp, simple-cnn, digit-cnn, vgg-9."""
 
 from __future__ import annotations
+
+import math
+from typing import Annotated
 
 from pydantic import Field
 from torch import nn
 
+from fedwild.core.errors import UserError
 from fedwild.core.settings import Settings
 from fedwild.models.builder import NetworkBuilder, stage
 from fedwild.models.graph import chain_wires
 from fedwild.models.kernels import ConvPoolReLU, MaxPool2x2
-from fedwild.models.network import Network
+from fedwild.models.network import Network, Shape
 from fedwild.models.registry import MODELS
-from fedwild.models.shapes import Shape, check_spatial
+
+
+class MlpParams(Settings):
+    """Settings of `mlp`."""
+
+    hidden: list[Annotated[int, Field(ge=1)]] = Field(
+        default=[256, 128], min_length=1, description="Widths of the hidden layers, first to last."
+    )
+
+
+@MODELS.add("mlp")
+class Mlp(NetworkBuilder):
+    """Dense layers for feature vectors; images are flattened.
+
+    Stages fc1, fc2, ... with ReLU, for inputs of any shape.
+    """
+
+    Params = MlpParams
+
+    def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
+        if not input_shape or min(input_shape) < 1:
+            raise UserError(
+                f"model {self.name!r} accepts feature vectors (d,) or images, not inputs of shape {input_shape}."
+            )
+        width = math.prod(input_shape)
+        stages: dict[str, nn.Module] = {}
+        for number, units in enumerate(self.params.hidden, start=1):
+            stages[f"fc{number}"] = stage(flatten=nn.Flatten(), fc=nn.Linear(width, units), relu=nn.ReLU())
+            width = units
+        return Network(self.name, input_shape, stages, width, outputs, bias, wires=chain_wires(stages))
 
 
 class WidthParams(Settings):
@@ -37,7 +70,7 @@ class SimpleCnn(NetworkBuilder):
     """
 
     def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
-        check_spatial(self.name, input_shape, dims=2, smallest=8)
+        self.check_spatial(input_shape, dims=2, smallest=8)
         channels, *sides = input_shape
         # Without padding, images smaller than MNIST's would shrink to almost nothing.
         padding = 2 if min(sides) < 28 else 0
@@ -62,7 +95,7 @@ class DigitCnn(NetworkBuilder):
     Params = WidthParams
 
     def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
-        check_spatial(self.name, input_shape, dims=2, smallest=4)
+        self.check_spatial(input_shape, dims=2, smallest=4)
         channels, height, width = input_shape
         a, b, c, d, e = self.params.scale(64, 64, 128, 2048, 512)
         stages = {
@@ -98,7 +131,7 @@ class Vgg9(NetworkBuilder):
     Params = WidthParams
 
     def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
-        check_spatial(self.name, input_shape, dims=2, smallest=8)
+        self.check_spatial(input_shape, dims=2, smallest=8)
         channels, height, width = input_shape
         stages: dict[str, nn.Module] = {}
         for number, filters in enumerate(self.params.scale(32, 64, 128, 128, 256, 256), start=1):
