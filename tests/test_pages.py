@@ -1,10 +1,11 @@
-"""What the pages say is true: the files, functions, settings, commands and components that they name exist."""
+"""What the pages say is true: the files, functions, settings, commands, components and imports that they name exist."""
 
 from __future__ import annotations
 
 import ast
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,17 @@ def _problems(line: str) -> list[str]:
     known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
     options = {word.partition("=")[0] for word in words if word.startswith("--")}
     return [f"no option {option}" for option in sorted(options - known)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_title)
+def test_code_can_be_parsed_and_imports_what_exists(page: Path) -> None:
+    for language, block in re.findall(r"^```(python|toml)\n(.*?)^```", page.read_text(), re.S | re.M):
+        if language == "toml":
+            tomllib.loads(block)
+            continue
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("fedwild"):
+                exec(ast.unparse(node), {})
 
 
 def test_the_readme_names_every_component() -> None:

@@ -25,8 +25,8 @@ def choose_classes(classes: tuple[str, ...], dataset_name: str, data: DataSettin
     """Return the classes of each role: named classes first, then counts from the remaining ones."""
     named = {role: value for role in ClassRoles._fields if isinstance(value := getattr(data, role), list)}
     _check_names(classes, named)
-    taken = {name for names in named.values() for name in names}
-    free = [name for name in classes if name not in taken]
+    given = {name for names in named.values() for name in names}
+    free = [name for name in classes if name not in given]
     if data.class_seed is not None:
         free = [free[i] for i in np.random.default_rng(data.class_seed).permutation(len(free))]
     counts = _counts(len(free), dataset_name, data)

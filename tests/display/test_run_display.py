@@ -31,19 +31,17 @@ def printed(thing: Any, width: int = 200) -> str:
 
 
 def events(clients: int = 2, rounds: int = 2) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = [
+    log: list[dict[str, Any]] = [
         {"event": "folder", "path": "runs/[x]-001"},
         {"event": "start", "next_index": 0, "rounds": rounds, "phases": [["train", rounds]]},
     ]
     for index in range(rounds):
-        told.append({"event": "round-start", "phase": "train", "round": index, "index": index, "clients": clients})
+        log.append({"event": "round-start", "phase": "train", "round": index, "index": index, "clients": clients})
         for number in range(clients):
-            told.append({"event": "client-start", "client": f"c{number}", "index": index})
-            told.append(
-                {"event": "client", "client": f"c{number}", "seconds": 0.5, "info": {"samples": 7, "loss": 1.5}}
-            )
-        told.append({"event": "note", "index": index, "text": "all is well"})
-        told.append(
+            log.append({"event": "client-start", "client": f"c{number}", "index": index})
+            log.append({"event": "client", "client": f"c{number}", "seconds": 0.5, "info": {"samples": 7, "loss": 1.5}})
+        log.append({"event": "note", "index": index, "text": "no problems"})
+        log.append(
             {
                 "event": "round",
                 "phase": "train",
@@ -54,14 +52,14 @@ def events(clients: int = 2, rounds: int = 2) -> list[dict[str, Any]]:
                 "evaluation_seconds": 0.5,
             }
         )
-    told.append({"event": "end", "metrics": {}})
-    return told
+    log.append({"event": "end", "metrics": {}})
+    return log
 
 
-def shown(told: list[dict[str, Any]], quiet: bool = False, terminal: bool = False) -> str:
+def displayed(log: list[dict[str, Any]], quiet: bool = False, terminal: bool = False) -> str:
     stream = io.StringIO()
     with RunDisplay(Console(file=stream, force_terminal=terminal, width=120), quiet) as display:
-        for event in told:
+        for event in log:
             display(event)
     return stream.getvalue()
 
@@ -130,33 +128,33 @@ def test_metrics_table_shows_client_names_with_brackets_as_they_are() -> None:
 
 
 def test_without_a_terminal_there_is_a_line_per_round_and_per_client() -> None:
-    lines = shown(events(clients=2, rounds=3)).splitlines()
+    lines = displayed(events(clients=2, rounds=3)).splitlines()
     assert lines[0] == "run folder runs/[x]-001"
     rounds = [line for line in lines if line.startswith("round ")]
     assert rounds == [f"round {i}/3 train: loss 0.2500, closed accuracy 50.0 %, AUROC - (1.5 s)" for i in (1, 2, 3)]
     clients = [line for line in lines if line.startswith("  c")]
     assert clients[:2] == ["  c0: 7 samples, loss 1.500, 0.50 s (1/2)", "  c1: 7 samples, loss 1.500, 0.50 s (2/2)"]
     assert len(clients) == 6
-    assert lines.count("  note: all is well") == 3
+    assert lines.count("  note: no problems") == 3
 
 
 def test_without_a_terminal_nothing_moves_the_cursor() -> None:
-    assert "\x1b" not in shown(events())
+    assert "\x1b" not in displayed(events())
 
 
 def test_with_many_clients_only_the_rounds_are_printed() -> None:
-    lines = shown(events(clients=21, rounds=2)).splitlines()
+    lines = displayed(events(clients=21, rounds=2)).splitlines()
     assert not [line for line in lines if line.startswith("  c")]
     assert len([line for line in lines if line.startswith("round ")]) == 2
 
 
 def test_quiet_prints_nothing() -> None:
-    assert shown(events(), quiet=True) == ""
-    assert shown(events(), quiet=True, terminal=True) == ""
+    assert displayed(events(), quiet=True) == ""
+    assert displayed(events(), quiet=True, terminal=True) == ""
 
 
 def test_a_terminal_gets_a_line_of_progress_and_still_a_line_per_round() -> None:
-    text = shown(events(), terminal=True)
+    text = displayed(events(), terminal=True)
     assert "round 2/2 train: loss 0.2500" in text
     assert "\x1b[" in text
     assert " left" in text
@@ -164,44 +162,44 @@ def test_a_terminal_gets_a_line_of_progress_and_still_a_line_per_round() -> None
 
 
 def test_waiting_for_sites_is_a_line_of_progress_on_a_terminal_and_a_plain_line_elsewhere() -> None:
-    told = [{"event": "waiting", "sites": 2}]
-    assert shown(told) == "waiting for 2 sites\n"
-    assert "waiting for 2 sites" in shown(told, terminal=True)
-    assert " left" in shown(told, terminal=True)
+    log = [{"event": "waiting", "sites": 2}]
+    assert displayed(log) == "waiting for 2 sites\n"
+    assert "waiting for 2 sites" in displayed(log, terminal=True)
+    assert " left" in displayed(log, terminal=True)
 
 
 def test_an_excluded_client_is_shown_with_the_reason() -> None:
-    told = events()
-    told[4] = {"event": "client-failed", "client": "c0", "index": 0, "reason": "bad reply: [nonsense]"}
-    assert "  c0 is excluded from this round: bad reply: [nonsense]" in shown(told)
+    log = events()
+    log[4] = {"event": "client-failed", "client": "c0", "index": 0, "reason": "bad reply: [nonsense]"}
+    assert "  c0 is excluded from this round: bad reply: [nonsense]" in displayed(log)
 
 
 def test_a_clients_notes_are_shown() -> None:
-    told = events()
-    told[4]["notes"] = ["nothing to learn from"]
-    assert "  c0: nothing to learn from" in shown(told).splitlines()
+    log = events()
+    log[4]["notes"] = ["nothing to learn from"]
+    assert "  c0: nothing to learn from" in displayed(log).splitlines()
 
 
 def test_a_resumed_run_shows_its_next_round() -> None:
-    assert "resuming at round 6 of 9" in shown(
+    assert "resuming at round 6 of 9" in displayed(
         [{"event": "resume", "next_index": 5, "rounds": 9, "phases": [["train", 4]]}]
     )
 
 
 def test_a_skipped_round_is_shown() -> None:
-    told: list[dict[str, Any]] = [{"event": "start", "next_index": 0, "rounds": 3, "phases": [["distil", 3]]}]
-    told.append({"event": "skip", "index": 1, "phase": "distil"})
-    assert "round 2/3 distil: not needed" in shown(told)
+    log: list[dict[str, Any]] = [{"event": "start", "next_index": 0, "rounds": 3, "phases": [["distil", 3]]}]
+    log.append({"event": "skip", "index": 1, "phase": "distil"})
+    assert "round 2/3 distil: not needed" in displayed(log)
 
 
 def test_a_client_without_a_loss_and_a_round_without_figures_are_shown() -> None:
-    told = events(clients=1, rounds=1)
-    told[4]["info"]["loss"] = None
-    told[6].update(loss=None, metrics=None)
-    lines = shown(told).splitlines()
+    log = events(clients=1, rounds=1)
+    log[4]["info"]["loss"] = None
+    log[6].update(loss=None, metrics=None)
+    lines = displayed(log).splitlines()
     assert "  c0: 7 samples, 0.50 s (1/1)" in lines
     assert "round 1/1 train: done (1.5 s)" in lines
 
 
 def test_an_unknown_event_is_ignored() -> None:
-    assert shown([{"event": "moon-phase"}]) == ""
+    assert displayed([{"event": "moon-phase"}]) == ""

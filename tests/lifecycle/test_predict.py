@@ -182,7 +182,7 @@ def test_clients_with_their_own_models_answer_differently(personal: Path, tmp_pa
     assert [a["threshold"] for a in answers] == [run.result["thresholds"][c] for c in ("client-00", "client-01")]
 
 
-@pytest.mark.parametrize("client", [(), ("--client", "nobody"), ("--client", "")])
+@pytest.mark.parametrize("client", [(), ("--client", "stranger"), ("--client", "")])
 def test_a_personal_run_requires_a_client(client: tuple[str, ...], refused: Refused, personal: Path) -> None:
     save(Path("v.npy"), np.ones(5))
     error = refused("predict", personal, "v.npy", *client)
@@ -192,7 +192,7 @@ def test_a_personal_run_requires_a_client(client: tuple[str, ...], refused: Refu
 
 def test_an_unknown_client_is_rejected_even_if_all_share_a_model(refused: Refused, finished: Path) -> None:
     save(Path("a.png"), GREY)
-    assert "nobody" in refused("predict", finished, "a.png", "--client", "nobody")
+    assert "stranger" in refused("predict", finished, "a.png", "--client", "stranger")
 
 
 def test_predict_prints_a_row_per_file(cli: Cli, finished: Path) -> None:

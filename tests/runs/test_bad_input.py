@@ -83,7 +83,7 @@ def own(path: str | Path) -> tuple[str, ...]:
         (("--set", "data.mean=[0.1, 0.2]"), ("data.mean", "2 values")),
         (("--set", "data.std=0"), ("data.std = 0",)),
         (("--set", 'data.augment=["spin"]'), ("data.augment = ['spin']", "crop", "flip")),
-        (("--set", "data.known_by_client={nobody=['0']}"), ("data.known_by_client", "'nobody'", "client-00")),
+        (("--set", "data.known_by_client={stranger=['0']}"), ("data.known_by_client", "'stranger'", "client-00")),
         (("--model", "no.such:Net"), ("'no.such:Net'", "imported")),
         (("--method", "no.such:Method"), ("method 'no.such:Method'", "imported")),
         (("--data", "synthetic:8x8"), ("'synthetic:8x8'", "synthetic:HxWxC:classes:samples")),

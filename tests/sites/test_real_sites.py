@@ -117,31 +117,32 @@ def assert_only_sites_are_served(folder: Path, address: str) -> None:
 
 @pytest.mark.real_sites
 def test_killed_site_returns_with_its_state_and_a_late_site_joins(tmp_path: Path) -> None:
-    files, config = site_files(tmp_path, ["a", "b", "c"]), config_file(tmp_path, rounds=3, epochs=100)
+    """The run is stopped after the first round with all three: a slow machine needs more rounds for that."""
+    files, config = site_files(tmp_path, ["a", "b", "c"]), config_file(tmp_path, rounds=50, epochs=100)
     address, run = f"127.0.0.1:{free_port()}", tmp_path / "run"
     with running_programs(tmp_path) as programs:
         programs.start(fedwild("coordinate", config, "--listen", address, "--out", run), "coordinator")
         programs.site("a", files["a"], address)
         site = programs.site("b", files["b"], address)
         programs.wait_until(run.exists, "the run folder")
-        late = programs.site("c", files["c"], address)
+        programs.site("c", files["c"], address)
         site.wait_for("round 2 (train): training")
         wait_for_end(site.kill())
-        # Round 2 ends once b is back, so c takes part in round 3 at the latest.
-        late.wait_for("name and classes")
         programs.site("b", files["b"], address, log="site-b-restarted")
-        programs.wait_until(lambda: len(clients_in(run, 2)) == 3, "three replies in round 3")
-    assert clients_in(run, 0) == {"a", "b"}
-    assert clients_in(run, 1) - {"c"} == {"a"}
+        programs.wait_until(lambda: {"a", "b", "c"} in replies_by_round(run).values(), "a round with a, b and c")
+    rounds = replies_by_round(run)
+    together = next(index for index, clients in rounds.items() if clients == {"a", "b", "c"})
+    assert rounds[0] == {"a", "b"} and rounds[1] - {"c"} == {"a"}
     assert [event["client"] for event in events_of(run, "client-failed")] == ["b"]
     assert [event["client"] for event in events_of(run, "join")] == ["c"]
     (states,) = (tmp_path / "site-b" / "runs").iterdir()
-    assert sorted(int(path.stem) for path in (states / "b").iterdir()) == [0, 2]
+    assert {0, together} <= {int(path.stem) for path in (states / "b").iterdir()}
 
 
-def clients_in(run: Path, index: int) -> set[str]:
-    """Return the clients whose replies to a round were accepted."""
-    return {event["client"] for event in events_of(run, "client") if event["index"] == index}
+def replies_by_round(run: Path) -> dict[int, set[str]]:
+    """Return the clients whose replies were accepted, by the index of the round."""
+    replies = events_of(run, "client") if (run / "events.jsonl").exists() else []
+    return {index: {event["client"] for event in replies if event["index"] == index} for index in range(50)}
 
 
 @pytest.mark.real_sites

@@ -158,7 +158,7 @@ def _merge(label: str, raws: list[Raw]) -> Dataset:
     joined = {key: torch.cat(own) if own[1:] else own[0].contiguous() for key, own in columns.items() if own}
     if len(columns["owner_test"]) < len(raws):
         joined.pop("owner_test", None)
-    return Dataset(name=label, classes=classes, domains=domains, owners=owners, **joined)  # type: ignore[arg-type]
+    return Dataset(name=label, classes=classes, domains=domains, owners=owners, **joined)
 
 
 def _unique_names(groups: list[tuple[str, ...]]) -> tuple[str, ...]:

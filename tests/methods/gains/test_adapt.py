@@ -71,8 +71,7 @@ def test_a_domain_s_model_is_fedavg_s_if_source_clients_are_equally_similar(
     phase = phase_of("adapt-1", {"sources": sources, "keep": 0.0})
     replies = replies_of(**heads(0, sizes, rows=2))
     server = adapting("domain")
-    equally = {"bob": 0.4, "cyd": 0.4}
-    phase.combine(server, replies, equally, equally, 2)
+    phase.combine(server, replies, {"bob": (0.4, 0.4), "cyd": (0.4, 0.4)}, 2)
     mean = weighted_mean(replies, "model")
     assert mean is not None
     for name, tensor in server.state.group("model").items():
@@ -84,7 +83,7 @@ def test_old_rows_are_the_source_clients_mean_and_new_ones_the_newcomer_s_bit_fo
     payloads = heads(0, {"ann": 30, "bob": 7, "cyd": 50})
     replies = replies_of(**payloads)
     server = adapting("classes", model=payloads["bob"].group("model"))
-    phase.combine(server, replies, {"bob": 0.3, "cyd": 0.9}, {"bob": 0.0, "cyd": 5.0}, 2)
+    phase.combine(server, replies, {"bob": (0.3, 0.0), "cyd": (0.9, 5.0)}, 2)
     mean = weighted_mean((reply for reply in replies if reply.client != "ann"), "model")
     assert mean is not None
     model, own = server.state.group("model"), payloads["ann"].group("model")
@@ -97,7 +96,7 @@ def test_new_rows_are_averaged_with_those_of_source_clients() -> None:
     payloads = heads(0, {"ann": 30, "bob": 10, "cyd": 30})
     server = adapting("classes")
     phase = phase_of("adapt-1", {"new_rows": "both"})
-    phase.combine(server, replies_of(**payloads), {"bob": 0, "cyd": 0}, {}, 2)
+    phase.combine(server, replies_of(**payloads), {"bob": (0, 9), "cyd": (0, 0)}, 2)
     bias = {name: float(payload.group("model")["head.bias"][2]) for name, payload in payloads.items()}
     expected = (bias["ann"] + 0.25 * bias["bob"] + 0.75 * bias["cyd"]) / 2
     assert float(server.state.group("model")["head.bias"][2]) == pytest.approx(expected, abs=1e-6)
@@ -140,7 +139,7 @@ def test_a_joint_model_that_is_not_finite_is_not_used() -> None:
     server = adapting("domain", model=weights_of(PLAIN.build(2, Rng(9))))
     before = server.state.group("model")
     phase = phase_of("adapt-1", {"target_weight": "released"})
-    phase.combine(server, replies_of(**payloads), {"bob": 0.0, "cyd": 0.0}, {"bob": 0.0, "cyd": 0.0}, 2)
+    phase.combine(server, replies_of(**payloads), {"bob": (0.0, 0.0), "cyd": (0.0, 0.0)}, 2)
     assert "NaN or infinite" in server.notes[0]
     assert all(torch.equal(tensor, before[name]) for name, tensor in server.state.group("model").items())
 

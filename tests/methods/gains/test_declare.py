@@ -122,7 +122,7 @@ DECLARATIONS: dict[str, tuple[Change, str]] = {
     "sum": (with_info(labels={"class-3": COUNT + 1}), f"do not add up to info 'samples' = {COUNT}"),
     "samples": (with_info(samples=-3), "info 'samples'"),
     "statistics of more classes": (with_info(labels={"class-3": 8, "class-4": COUNT - 8}), "class statistics"),
-    "width": (with_tensors("classes", mean=torch.zeros(1, 9)), "class statistics 'mean'"),
+    "width": (with_tensors("classes", mean=torch.zeros(1, 9)), "class statistics tensor 'mean'"),
     "nan": (with_tensors("classes", mean=torch.full((1, 8), float("nan"))), "NaN"),
     "infinite": (with_tensors("classes", variance=torch.tensor([float("inf")])), "NaN or infinite"),
     "negative variance": (with_tensors("classes", variance=torch.tensor([-1.0])), "less than 0"),

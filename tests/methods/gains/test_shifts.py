@@ -280,11 +280,11 @@ def test_consistent_statistics_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"count": torch.tensor([3])}, "'count' must be torch.int64 of shape"),
-        ({"count": torch.tensor([3.0, 0.0])}, "'count' must be torch.int64 of shape"),
-        ({"mean": torch.zeros(2, 5)}, "'mean' must be torch.float32 of shape"),
-        ({"mean": torch.zeros(2, 4, dtype=torch.float64)}, "'mean' must be torch.float32"),
-        ({"variance": torch.zeros(2, 1)}, "'variance' must be torch.float32 of shape"),
+        ({"count": torch.tensor([3])}, r"'count' is torch.int64 \(1,\), expected torch.int64 \(2,\)"),
+        ({"count": torch.tensor([3.0, 0.0])}, r"'count' is torch.float32 \(2,\), expected torch.int64"),
+        ({"mean": torch.zeros(2, 5)}, r"'mean' is torch.float32 \(2, 5\), expected torch.float32 \(2, 4\)"),
+        ({"mean": torch.zeros(2, 4, dtype=torch.float64)}, "'mean' is torch.float64"),
+        ({"variance": torch.zeros(2, 1)}, r"'variance' is torch.float32 \(2, 1\), expected torch.float32 \(2,\)"),
         ({"variance": torch.tensor([-0.1, 0.0])}, "a class variance is less than 0"),
         ({"count": torch.tensor([-1, 2])}, "class counts do not fit 3 samples"),
         ({"count": torch.tensor([2, 2])}, "class counts do not fit 3 samples"),
