@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from fedwild import api
-from fedwild.api import Run
-from fedwild.api import welcome
+from fedwild.api import Run, welcome
 from fedwild.data import DataSettings, load
 from fedwild.data.npz import write_npz
 

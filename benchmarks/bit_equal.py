@@ -50,8 +50,10 @@ def run(checkout: Path, results: Path) -> None:
     results.mkdir(parents=True, exist_ok=True)
     cases = {name: ("--method", name) for name in METHODS} | VARIANTS
     for name, arguments in cases.items():
-        given = [str((results / a).resolve()) if a in METHODS and arguments[i - 1] == "--start-from" else a
-                 for i, a in enumerate(arguments)]
+        given = [
+            str((results / a).resolve()) if a in METHODS and arguments[i - 1] == "--start-from" else a
+            for i, a in enumerate(arguments)
+        ]
         execute(checkout, results / name, "run", *given)
     for name, source in WELCOMES.items():
         wanted = [flag for label in CLASSES[name] for flag in ("--class", label)]

@@ -23,16 +23,16 @@ import numpy as np
 import torch
 
 from fedwild.api import Run
+from fedwild.contract import Client, Step
+from fedwild.contract.engine import Job
+from fedwild.core.rng import Rng
 from fedwild.data import Samples
 from fedwild.discovery import ESTIMATORS, Clusters, KnownClasses, cluster_embeddings
-from fedwild.models.inference import embeddings
-from fedwild.methods.gal.novelty import cosine_histogram, max_cosine, novelty_threshold
-from fedwild.contract.engine import Job
 from fedwild.engines.executor import Executor
-from fedwild.methods.gal import GAL
-from fedwild.contract import Client, Step
 from fedwild.engines.threads import single_thread
-from fedwild.core.rng import Rng
+from fedwild.methods.gal import GAL
+from fedwild.methods.gal.novelty import cosine_histogram, max_cosine, novelty_threshold
+from fedwild.models.inference import embeddings
 
 
 class Case:

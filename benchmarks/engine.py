@@ -33,14 +33,14 @@ from torch.nn import functional as F
 
 from benchmarks.echo import Echo
 from fedwild.api import configure
+from fedwild.contract.task import weights_of
+from fedwild.core.rng import Rng
 from fedwild.data import samples_of
-from fedwild.runs.experiment import Experiment, fingerprint, prepare
+from fedwild.engines.threads import single_thread
 from fedwild.lifecycle.rounds import Federation
 from fedwild.models import build
-from fedwild.engines.threads import single_thread
-from fedwild.core.rng import Rng
+from fedwild.runs.experiment import Experiment, fingerprint, prepare
 from fedwild.runs.folder import RunFolder
-from fedwild.contract.task import weights_of
 
 BATCH = 64
 

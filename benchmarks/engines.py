@@ -28,10 +28,10 @@ import numpy as np
 
 from benchmarks.echo import Echo, blob
 from fedwild import api
+from fedwild.core.payload import Payload
 from fedwild.core.toml import dump_toml
 from fedwild.sites.keys import make_keys
 from fedwild.sites.processes import free_port
-from fedwild.core.payload import Payload
 
 SIZES = {"250 kB": (250, 10), "5 MB": (5_000, 60), "45 MB": (45_000, 600)}
 """Kilobytes and tensors of a payload."""

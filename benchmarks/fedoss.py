@@ -23,9 +23,8 @@ from fedwild.core.rng import Rng
 from fedwild.data import Samples
 from fedwild.engines.threads import single_thread
 from fedwild.methods.fedoss.boundary import InformedAgreement
-from fedwild.methods.fedoss.heads import make_branch
 from fedwild.methods.fedoss.finetune import Finetune
-from fedwild.methods.fedoss.heads import Layouts
+from fedwild.methods.fedoss.heads import Layouts, make_branch
 from fedwild.methods.fedoss.settings import BranchKind, FedOSSParams
 from fedwild.methods.fedoss.synthesis import PersonalTraining
 from fedwild.models import Network, build

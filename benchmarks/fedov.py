@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedwild.engines.threads import single_thread
+from fedwild.methods.fedov.voting import stacked_outputs
 from fedwild.models import Network, build, kernels
-from fedwild.training.objectives import OutlierAware
 from fedwild.openset.adversarial import enhance
 from fedwild.openset.outliers import OUTLIERS
-from fedwild.methods.fedov.voting import stacked_outputs
-from fedwild.engines.threads import single_thread
+from fedwild.training.objectives import OutlierAware
 
 BATCH, CLASSES = 64, 10
 SHAPES = {"mnist": (1, 28, 28), "cifar-10": (3, 32, 32)}

@@ -23,22 +23,22 @@ from torch.nn import functional as F
 from fedwild import api
 from fedwild.aggregation.means import weighted_mean
 from fedwild.cli import complain
-from fedwild.training.corrections.base import ClientCorrection
+from fedwild.contract import Reply
+from fedwild.contract.task import weights_of
+from fedwild.core.errors import UserError
+from fedwild.core.payload import Payload
+from fedwild.core.rng import Rng
+from fedwild.core.text import count
 from fedwild.data import DataSettings, samples_of
 from fedwild.discovery.pool import kmeans
-from fedwild.core.errors import UserError
-from fedwild.runs.experiment import Experiment, prepare
-from fedwild.models import Network
-from fedwild.training.objectives.prototype_contrast import PrototypeContrast
-from fedwild.openset.adversarial import frozen_model
-from fedwild.core.payload import Payload
-from fedwild.core.text import count
-from fedwild.results.pictures.sheet import Sheet, pixels, write
-from fedwild.contract import Reply
 from fedwild.engines.threads import single_thread
-from fedwild.core.rng import Rng
-from fedwild.contract.task import weights_of
+from fedwild.models import Network
+from fedwild.openset.adversarial import frozen_model
+from fedwild.results.pictures.sheet import Sheet, pixels, write
+from fedwild.runs.experiment import Experiment, prepare
+from fedwild.training.corrections.base import ClientCorrection
 from fedwild.training.loop import LocalTraining, train
+from fedwild.training.objectives.prototype_contrast import PrototypeContrast
 
 SIZES = (1, 2, 5, 10, 20, 100)
 """Samples in an attacked cluster."""

@@ -26,7 +26,7 @@ class Answering:
     """If `personal`, the clients that have a predictor by now. Otherwise the members of the federation, whose
     validation samples set the common threshold."""
     personal: bool = False
-    """Whether each client has a predictor of its own."""
+    """Whether each client has its own predictor."""
     threshold: float | None = None
     """A threshold that is part of the method, such as 0 for p_unknown - max p_known. With None, it is calibrated to
     accept the share `evaluation.accept` of known validation samples."""

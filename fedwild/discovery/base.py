@@ -66,7 +66,8 @@ class Estimator(Component, ABC):
             return self._estimate(pool, known, rng)
         some = rng.numpy("clusters").permutation(len(pool))[:MAX_CLUSTERS]
         estimate = self._estimate(pool.at(some), known, rng)
-        return replace(estimate, assigned=nearest_prototypes(pool.centroids, estimate.prototypes))
+        nearest = cdist(pool.centroids, estimate.prototypes).argmin(axis=1).astype(np.int64)
+        return replace(estimate, assigned=nearest)
 
     @abstractmethod
     def _estimate(self, pool: Clusters, known: KnownClasses, rng: Rng) -> Estimate:
@@ -74,11 +75,6 @@ class Estimator(Component, ABC):
 
 
 ESTIMATORS: Registry[Estimator] = Registry("estimator", Estimator)
-
-
-def nearest_prototypes(x: Floats, prototypes: Floats) -> Ints:
-    """Return the number (n,) of the prototype nearest to each row of x (n, d)."""
-    return cdist(x, prototypes).argmin(axis=1).astype(np.int64)
 
 
 def find_prototypes(

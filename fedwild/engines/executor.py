@@ -1,4 +1,4 @@
-"""What happens where a client's data is, whichever engine brought the job there."""
+"""Runs the jobs of clients where their data is, for any engine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedwild.contract import Client, Method, Phase, Predictor, Server, Step, Task
+from fedwild.contract import Client, Method, Phase, Predictor, Rng, Server, Step, Task
 from fedwild.contract.engine import Answer, Job
 from fedwild.contract.schedule import plan_of
 from fedwild.core.errors import BadReply
 from fedwild.core.payload import Payload, write_atomically
-from fedwild.core.rng import Rng
 from fedwild.data import Dataset, DataSettings, Samples, Split, samples_of
 from fedwild.evaluation.inference import predict
 from fedwild.evaluation.outcomes import outcome_of, report_of

@@ -23,10 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwild.contract import Task
+from fedwild.contract import Payload, Task
 from fedwild.contract.engine import Answer, Job
 from fedwild.core.errors import BadReply, UserError
-from fedwild.core.payload import Payload
 from fedwild.data import Dataset
 from fedwild.engines.executor import Executor, state_file
 from fedwild.engines.pool import Worker, WorkerDied, WorkerPool

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedwild.contract import EVERYONE, Server
+from fedwild.contract import EVERYONE, Payload, Server
 from fedwild.contract.engine import Job
 from fedwild.core.errors import BadReply, UserError
-from fedwild.core.payload import Payload
 from fedwild.evaluation import newcomers
 from fedwild.evaluation.calibration import read_answer
 from fedwild.evaluation.examiner import Evaluation, Examiner

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from fedwild.contract import EVERYONE, Server
+from fedwild.contract import EVERYONE, Payload, Server
 from fedwild.contract.engine import Answer, Job
 from fedwild.core.errors import BadReply, UserError
-from fedwild.core.payload import Payload
 from fedwild.openset import threshold_at_acceptance
 
 RunJobs = Callable[[Iterable[Job]], Iterator[Answer]]

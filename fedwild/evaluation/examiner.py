@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwild.contract import EVERYONE, Method, Outcome, Prediction, Server
+from fedwild.contract import EVERYONE, Method, Outcome, Payload, Prediction, Server
 from fedwild.contract.engine import Job
-from fedwild.core.payload import Payload
 from fedwild.data import Dataset, Split
 from fedwild.evaluation import newcomers
 from fedwild.evaluation.calibration import RunJobs, read_answer, set_thresholds, validation_scores
@@ -106,7 +105,7 @@ class Examiner:
         return Evaluation({**metrics, **newcomers.mean_over_clients(server, self.split, accuracies)}, by)
 
     def outcome(self, server: Server, answers: Sequence[Payload], threshold: float, rows: np.ndarray) -> Outcome:
-        """Join the answers for these rows of the test data, decide them and set them beside the truth."""
+        """Join the answers for these rows of the test data, and return them with decisions and the truth."""
         details = answers[0].group("details") if answers else {}
         prediction = Prediction(
             torch.cat([a.tensors["logits"] for a in answers] or [torch.empty(0, len(server.classes))]),

@@ -1,4 +1,4 @@
-"""Accuracy on the last newcomer's data (T-Acc), on everybody else's (S-Acc) and on both (G-Acc).
+"""Accuracy on the last newcomer's data (T-Acc), on that of all others (S-Acc) and on both (G-Acc).
 
 Two meanings. *Pooled*: a share of all test samples, for a model that all clients share. *Mean over clients*: the mean
 of the clients' own accuracies, where each client answers with its own model. Classes of the newcomer that are not in

@@ -1,4 +1,4 @@
-"""A predictor's answers beside the truth, and the figures computed from them, wherever the test samples are."""
+"""A predictor's answers with the truth, and the figures computed from them, on this machine or at a site."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedwild.contract import Method, Outcome, Prediction, Server
+from fedwild.contract import Method, Outcome, Payload, Prediction, Server
 from fedwild.core.errors import BadReply
-from fedwild.core.payload import Payload
 from fedwild.openset import decide
 from fedwild.openset.metrics import UNKNOWN, open_set_report
 
@@ -26,7 +25,7 @@ def outcome_of(
     true_names: Sequence[str],
     novel: tuple[tuple[str, ...], ...] = (),
 ) -> Outcome:
-    """Decide answers (n, ...) at a threshold and set them beside the true classes' names (n,)."""
+    """Return answers (n, ...) with decisions at a threshold and the names of the true classes (n,)."""
     ids = {name: i for i, name in enumerate(server.classes.names)}
     truth = torch.tensor([ids.get(name, UNKNOWN) for name in true_names], dtype=torch.int64)
     decision = decide(prediction.logits, prediction.unknown, threshold)
@@ -47,7 +46,7 @@ def figures_of(method: Method, server: Server, outcome: Outcome) -> dict[str, fl
 def report_of(method: Method, server: Server, outcome: Outcome) -> Payload:
     """Return a site's report on its own test samples: figures, and for each true class [correct, all].
 
-    An answer is correct if the class with the largest logit is the true one, whatever the threshold.
+    An answer is correct if the class with the largest logit is the true one, regardless of the threshold.
     """
     truth = method.answers(server).truth(outcome)
     right = outcome.prediction.logits.argmax(1) == truth if len(truth) else torch.zeros(0, dtype=torch.bool)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from fedwild.contract import Initial, Server, Step, Welcomes
+from fedwild.contract import Initial, Rng, Server, Step, Welcomes
 from fedwild.core.classes import ClassRegistry
 from fedwild.core.errors import UserError
-from fedwild.core.rng import Rng
 from fedwild.data import Samples, samples_of
 from fedwild.runs.experiment import Experiment
 from fedwild.runs.folder import RunFolder

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedwild.contract import Draw, Step
+from fedwild.contract import Draw, Rng, Step
 from fedwild.contract.engine import Presence
 from fedwild.contract.schedule import first_rounds
 from fedwild.core.errors import RoundFailed
-from fedwild.core.rng import Rng
 from fedwild.lifecycle.ledger import Ledger
 from fedwild.runs.events import EventLog
 from fedwild.runs.experiment import Experiment

@@ -7,11 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedwild.contract import Phase, Server, Step
+from fedwild.contract import Payload, Phase, Rng, Server, Step
 from fedwild.contract.schedule import phase_lengths, plan_of
 from fedwild.core.errors import RoundFailed, UserError
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
 from fedwild.engines.choice import Connect, engine_of
 from fedwild.engines.executor import Executor
 from fedwild.evaluation.at_sites import evaluate_at_sites

@@ -14,12 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwild.contract import EVERYONE, Answering, Client, Outcome, Record, Server, Task
+from fedwild.contract import EVERYONE, Answering, Client, Outcome, Payload, Record, Rng, Server, Task
 from fedwild.contract.engine import Job
 from fedwild.core.classes import UNKNOWN_NAME, ClassEntry
 from fedwild.core.errors import UserError
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
 from fedwild.core.temporary import temporary_folder
 from fedwild.core.toml import read_toml
 from fedwild.data import Samples, Split

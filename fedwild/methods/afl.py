@@ -92,6 +92,6 @@ def project(values: np.ndarray, total: float = 1.0) -> np.ndarray:
     falling = np.sort(values)[::-1]
     surplus = np.cumsum(falling) - total
     counts = np.arange(1, len(falling) + 1)
-    # The first value is always above zero, whatever the rounding of the comparison.
+    # The first value is always above zero; the comparison may round.
     positive = max(1, int(np.count_nonzero(falling * counts > surplus)))
     return np.maximum(values - surplus[positive - 1] / positive, 0.0)

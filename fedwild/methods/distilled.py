@@ -11,9 +11,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from fedwild.contract import Answering, Draw, Phase, Replies, Server, Traits
-from fedwild.contract.task import weights_of
-from fedwild.core.settings import Settings
+from fedwild.contract import Answering, Draw, Phase, Replies, Server, Settings, Traits, weights_of
 from fedwild.methods.one_shot import OneShot
 from fedwild.openset.predictors import ScoredModel
 from fedwild.training.distillation import distil

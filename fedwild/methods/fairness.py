@@ -7,10 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from fedwild.contract import Client, Server
+from fedwild.contract import Client, Payload, Rng, Server
 from fedwild.core.errors import BadReply
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
 from fedwild.methods.fedavg import AveragingRounds
 from fedwild.training.loop import mean_loss
 

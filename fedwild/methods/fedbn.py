@@ -13,9 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedwild.aggregation.means import by_samples, equally
-from fedwild.contract import Answering, Client, Predictor, Reply, Server, Traits
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
+from fedwild.contract import Answering, Client, Payload, Predictor, Reply, Rng, Server, Traits
 from fedwild.methods.fedavg import AveragingRounds, FedAvg
 from fedwild.methods.registry import METHODS
 from fedwild.models import Network

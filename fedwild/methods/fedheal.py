@@ -16,10 +16,8 @@ from pydantic import Field
 from torch import Tensor
 
 from fedwild.aggregation.means import weighted_mean
-from fedwild.contract import Client, Groups, Outcome, Replies, Reply, Server
+from fedwild.contract import Client, Groups, Outcome, Payload, Replies, Reply, Rng, Server
 from fedwild.core.bits import pack_bits, packed_spec, unpack_bits
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
 from fedwild.methods.fairness import add_clients
 from fedwild.methods.fedavg import AveragingRounds, FedAvg
 from fedwild.methods.registry import METHODS

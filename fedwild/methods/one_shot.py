@@ -7,10 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from fedwild.contract import Client, Groups, Method, Phase, Replies, Server
-from fedwild.contract.task import weights_of
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
+from fedwild.contract import Client, Groups, Method, Payload, Phase, Replies, Rng, Server, weights_of
 from fedwild.models import Network
 from fedwild.openset import Score
 from fedwild.training.corrections import ClientCorrection

@@ -1,4 +1,4 @@
-"""The setting `start` of methods that align neurons: clients may begin with random weights of their own."""
+"""The setting `start` of methods that align neurons: clients may begin with their own random weights."""
 
 from __future__ import annotations
 

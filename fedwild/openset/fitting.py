@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fedwild.contract import Client, Draw, Groups, Phase, Replies, Server
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
+from fedwild.contract import Client, Draw, Groups, Payload, Phase, Replies, Rng, Server
 from fedwild.models import Network
 from fedwild.models.inference import INFERENCE_BATCH
 from fedwild.openset.scores import Score, Signals, signals_of

@@ -3,7 +3,7 @@
 A score looks at a network's outputs, at its embeddings, or at both (`Signals`). A score with a fit step has the clients
 send sums over their training samples once, after training, and the server fits the score to their total.
 
-Scores are computed in float64 whatever the logits' type: in float32 the softmax of a confident network rounds to
+Scores are computed in float64 for logits of any type: in float32 the softmax of a confident network rounds to
 exactly 1, which would tie samples that the logits distinguish.
 """
 

@@ -7,12 +7,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedwild.contract import Server
-from fedwild.contract.initial import Initial
-from fedwild.contract.task import Task
+from fedwild.contract import Initial, Rng, Server, Task
 from fedwild.core.errors import BadReply, UserError
 from fedwild.core.payload import check_like
-from fedwild.core.rng import Rng
 from fedwild.runs.components import Part, starting_methods
 from fedwild.runs.config import changes, resolve
 from fedwild.runs.folder import RunFolder

@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedwild.contract import EVERYONE, Initial, Method, Task
+from fedwild.contract import EVERYONE, Initial, Method, Rng, Task
 from fedwild.contract.schedule import first_rounds, plan_of
 from fedwild.core.errors import UserError
-from fedwild.core.rng import Rng
 from fedwild.data import (
     DATASETS,
     Dataset,

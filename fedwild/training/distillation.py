@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedwild.contract import Predictor
-from fedwild.core.rng import Rng
-from fedwild.core.settings import Settings
+from fedwild.contract import Predictor, Rng, Settings
 from fedwild.data.samples import Samples
 from fedwild.models import Network
 from fedwild.models.inference import INFERENCE_BATCH

@@ -1,4 +1,4 @@
-"""The page on writing a method: its examples run, and it shows the example file as it is."""
+"""The page on writing a method: its examples run, and it shows the example file."""
 
 from __future__ import annotations
 

@@ -324,10 +324,10 @@ def test_the_answer_is_the_nearest_prototype_and_a_class_without_one_never_wins(
     assert answer.logits.argmax(1)[[0, 2]].tolist() == [0, 2]
     assert 1 not in answer.logits.argmax(1).tolist()
     torch.testing.assert_close(answer.unknown, -answer.logits.amax(1).double())
-    nobody = NearestPrototype(
+    without = NearestPrototype(
         model, 3, SCORES.make("msp"), {**prototypes, "clients": torch.zeros(3, dtype=torch.int64)}
     )
-    assert torch.isfinite(nobody.predict(x).unknown).all()
+    assert torch.isfinite(without.predict(x).unknown).all()
 
 
 def test_a_score_of_the_unknown_output_uses_the_clients_own_head() -> None:
@@ -342,7 +342,9 @@ def test_a_score_of_the_unknown_output_uses_the_clients_own_head() -> None:
 
 
 @pytest.mark.parametrize(("answer", "kind"), [("prototypes", NearestPrototype), ("head", ScoredModel)])
-def test_every_client_answers_with_its_own_network(answer: str, kind: type[ScoredModel], data: Any, tmp_path: Path) -> None:
+def test_every_client_answers_with_its_own_network(
+    answer: str, kind: type[ScoredModel], data: Any, tmp_path: Path
+) -> None:
     split = split_by(data, 2, halves(data))
     run_tiny(tmp_path / "run", "fedproto", data, split)
     experiment = tiny_experiment("fedproto", data, split, {"method": {"answer": answer}})

@@ -71,7 +71,9 @@ def match(neurons: Tensors, prior: Prior, sweeps: int, draws: np.random.Generato
         for i in draws.permutation(len(order)):
             pool.remove(order[i], neurons[order[i]])
             pool.add(order[i], neurons[order[i]])
-    return Matching(pool.means(), pool.atoms_of, pool.users * prior.neuron_precision / prior.precisions(pool.users))
+    precisions = prior.precisions(pool.users)
+    shrinkage = pool.users * prior.neuron_precision / precisions
+    return Matching(pool.sums / precisions[:, None], pool.atoms_of, shrinkage)
 
 
 @dataclass
@@ -125,10 +127,6 @@ class Pool:
         fresh = atoms >= known
         atoms[fresh] = known + atoms[fresh].unique(return_inverse=True)[1]
         return atoms
-
-    def means(self) -> Tensor:
-        """Return the atoms' posterior means S / P (atoms, d)."""
-        return self.sums / self.prior.precisions(self.users)[:, None]
 
 
 def known_scores(neurons: Tensor, sums: Tensor, users: Tensor, clients: int, prior: Prior) -> Tensor:

@@ -15,17 +15,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedwild.contract import Answering, Client, Groups, Outcome, Prediction, Predictor, Replies, Server
+from fedwild.contract import Answering, Client, Groups, Outcome, Payload, Prediction, Predictor, Replies, Rng, Server
 from fedwild.core.errors import BadReply, UserError
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
 from fedwild.methods.distilled import Distilled, DistilledParams
 from fedwild.methods.fedov.voting import (
     Calibration,
     calibrate,
     calibrated_votes,
     confident_votes,
-    stacked,
+    stack_calibrations,
     stacked_outputs,
 )
 from fedwild.methods.one_shot import OneShot, OneShotTraining, Upload
@@ -135,7 +133,7 @@ class OpenVote(Predictor):
         if not self.models:
             return Prediction(x.new_zeros(len(x), self.classes), x.new_zeros(len(x), dtype=torch.float64))
         outputs = stacked_outputs(self.models, x).double()
-        calibrated = calibrated_votes(outputs, stacked(self.calibrations))
+        calibrated = calibrated_votes(outputs, stack_calibrations(self.calibrations))
         votes, unknown = confident_votes(outputs)
         details = {
             "calibrated": calibrated.argmax(dim=1, keepdim=True),

@@ -81,6 +81,7 @@ class Stage(Phase):
     """A phase of a stage: the rounds in which one newcomer is welcomed."""
 
     def __init__(self, name: str, rounds: int, method: Gains, stage: int) -> None:
+        # Not super(): for Adapt, this is AveragingRounds, whose attributes are set here.
         Phase.__init__(self, name, rounds)
         self.method, self.params, self.stage = method, method.params, stage
         self.objective, self.correction = method.objective, method.correction

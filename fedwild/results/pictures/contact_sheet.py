@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwild.contract import Server
+from fedwild.contract import Rng, Server
 from fedwild.core.errors import BadReply, UserError, unknown_name
 from fedwild.core.payload import check_like
-from fedwild.core.rng import Rng
 from fedwild.core.text import cut
 from fedwild.data import Dataset, DataSettings, samples_of
 from fedwild.lifecycle.run import Run

@@ -10,8 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedwild.contract import EVERYONE
-from fedwild.core.rng import Rng
+from fedwild.contract import EVERYONE, Rng
 from fedwild.core.text import percent
 from fedwild.lifecycle.run import Run
 from fedwild.openset.metrics import UNKNOWN

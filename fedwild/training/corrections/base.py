@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedwild.contract import Client, Groups, Replies, Server
+from fedwild.contract import Client, Groups, Payload, Replies, Server
 from fedwild.core.component import Component
-from fedwild.core.payload import Payload
 from fedwild.core.registry import Registry
 from fedwild.models import Network
 

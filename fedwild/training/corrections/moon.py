@@ -16,11 +16,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedwild.contract import Client, Groups
-from fedwild.contract.initial import HEAD
-from fedwild.contract.task import Task
-from fedwild.core.payload import Payload
-from fedwild.core.settings import Settings
+from fedwild.contract import HEAD, Client, Groups, Payload, Settings, Task
 from fedwild.models import Network
 from fedwild.models.norms import frozen_statistics, norm_layers
 from fedwild.training.corrections.base import CORRECTIONS, ClientCorrection, Correction

@@ -9,9 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedwild.contract import Client
-from fedwild.core.payload import Payload
-from fedwild.core.settings import Settings
+from fedwild.contract import Client, Payload, Settings
 from fedwild.models import Network
 from fedwild.training.corrections.base import CORRECTIONS, ClientCorrection, Correction
 

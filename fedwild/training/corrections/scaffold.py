@@ -15,11 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedwild.aggregation.means import weighted_mean
-from fedwild.contract import Client, Groups, Replies, Server
-from fedwild.contract.task import Task
-from fedwild.core.payload import Payload
-from fedwild.core.rng import Rng
-from fedwild.core.settings import Settings
+from fedwild.contract import Client, Groups, Payload, Replies, Rng, Server, Settings, Task
 from fedwild.models import Network
 from fedwild.training.corrections.base import CORRECTIONS, ClientCorrection, Correction
 

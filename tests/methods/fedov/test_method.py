@@ -16,7 +16,13 @@ from fedwild.core.errors import BadReply, UserError
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.methods.fedov.method import FedOV, OpenVote
-from fedwild.methods.fedov.voting import Calibration, calibrated_votes, confident_votes, stacked, stacked_outputs
+from fedwild.methods.fedov.voting import (
+    Calibration,
+    calibrated_votes,
+    confident_votes,
+    stack_calibrations,
+    stacked_outputs,
+)
 from fedwild.models import build
 from tests.tiny import even_shares, model_bytes, run_tiny, split_by, tiny_dataset, tiny_experiment
 
@@ -57,7 +63,7 @@ def test_prediction_is_the_rule_of_the_setting(voting: str | int) -> None:
         outputs = stacked_outputs(models, x).double()
     votes, unknown = confident_votes(outputs)
     if voting == "calibrated":
-        scores = calibrated_votes(outputs, stacked(calibrations))
+        scores = calibrated_votes(outputs, stack_calibrations(calibrations))
         assert torch.allclose(answer.logits, scores.float())
         assert torch.allclose(answer.unknown, -scores.amax(dim=1))
     else:

@@ -17,7 +17,7 @@ from fedwild.methods.fedov.voting import (
     calibrated_votes,
     confident_votes,
     log_odds,
-    stacked,
+    stack_calibrations,
     stacked_outputs,
 )
 from fedwild.models import build
@@ -159,7 +159,7 @@ def test_a_client_without_samples_has_a_finite_calibration() -> None:
 
 def test_calibrations_are_stacked_by_client() -> None:
     one = Calibration(torch.tensor([1.0, 2.0]), torch.tensor([3, 4]))
-    both = stacked([one, one])
+    both = stack_calibrations([one, one])
     assert both.medians.tolist() == [[1.0, 2.0], [1.0, 2.0]]
     assert both.counts.tolist() == [[3, 4], [3, 4]]
 

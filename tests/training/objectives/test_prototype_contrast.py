@@ -79,7 +79,7 @@ def test_one_sample_at_its_prototype_with_two_orthogonal_ones() -> None:
 
 
 def test_the_own_prototype_of_a_class_is_in_the_denominator() -> None:
-    # With one class and one sample nothing else is: the ratio is 1. Two classes alike halve it.
+    # With one class and one sample there is nothing else, and the ratio is 1. Two equal classes halve it.
     assert contrast([[1.0, 2.0]], [[3.0, -1.0]], [0]) == 0.0
     assert contrast([[1.0, 2.0]], [[3.0, -1.0]] * 2, [0]) == pytest.approx(math.log(2), rel=1e-12)
 
