@@ -7,7 +7,6 @@ Zhang et al.: Federated learning with label distribution skew via logits calibra
 from __future__ import annotations
 
 import copy
-from typing import ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,32 +28,34 @@ def with_shares(logits: Tensor, shares: Tensor) -> Tensor:
     return logits + F.pad(shares, (0, logits.shape[1] - len(shares))).to(logits.device)
 
 
-class HasShares(Protocol):
-    """An objective that knows its client's log label shares."""
+class Balanceable(Objective):
+    """An objective whose cross-entropy may take the client's label shares into account."""
 
-    extra_outputs: ClassVar[int]
-    shares: Tensor | None
+    shares: Tensor | None = None
+    """The client's log label shares (K,), if they are taken into account."""
 
+    def is_balanced(self) -> bool:
+        """Return whether label shares are taken into account."""
+        return bool(self.params.balanced)
 
-S = TypeVar("S", bound=HasShares)
+    def on(self, samples: Samples, model: Network) -> Objective:
+        if not self.is_balanced():
+            return self
+        fitted = copy.copy(self)
+        fitted.shares = log_shares(samples.y, model.head.out_features - self.extra_outputs)
+        return fitted
 
-
-def fit_shares(objective: S, samples: Samples, model: Network) -> S:
-    """Return a copy of the objective with the label shares of these samples."""
-    fitted = copy.copy(objective)
-    fitted.shares = log_shares(samples.y, model.head.out_features - objective.extra_outputs)
-    return fitted
+    def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the mean cross-entropy of logits (n, outputs) with labels y (n,)."""
+        return F.cross_entropy(logits if self.shares is None else with_shares(logits, self.shares), y)
 
 
 @OBJECTIVES.add("balanced")
-class Balanced(Objective):
+class Balanced(Balanceable):
     """Cross-entropy with the client's log label shares added to the logits, so that rare classes are not forgotten."""
 
-    shares: Tensor | None = None
-
-    def on(self, samples: Samples, model: Network) -> Objective:
-        return fit_shares(self, samples, model)
+    def is_balanced(self) -> bool:
+        return True
 
     def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-        assert self.shares is not None
-        return F.cross_entropy(with_shares(model(x), self.shares), y)
+        return self.cross_entropy(model(x), y)

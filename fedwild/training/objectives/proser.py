@@ -16,10 +16,9 @@ from torch.nn import functional as F
 
 from fedwild.core.errors import unknown_name
 from fedwild.core.settings import Settings
-from fedwild.data.samples import Samples
 from fedwild.models import Network
-from fedwild.training.objectives.balanced import fit_shares, with_shares
-from fedwild.training.objectives.base import OBJECTIVES, Objective
+from fedwild.training.objectives.balanced import Balanceable
+from fedwild.training.objectives.base import OBJECTIVES
 
 FIRST_DENSE = "first-dense"
 
@@ -38,7 +37,7 @@ class Terms(NamedTuple):
 
 
 @OBJECTIVES.add("proser")
-class Proser(Objective):
+class Proser(Balanceable):
     """PROSER: cross-entropy, an unknown output as second best, and mixtures of two classes as unknown."""
 
     class Params(Settings):
@@ -53,12 +52,6 @@ class Proser(Objective):
 
     extra_outputs = 1
     params: Params
-    shares: Tensor | None = None
-
-    def on(self, samples: Samples, model: Network) -> Objective:
-        if not self.params.balanced:
-            return self
-        return fit_shares(self, samples, model)
 
     def check(self, model: Network) -> None:
         if self.params.mix_after not in (FIRST_DENSE, *model.cuts):
@@ -106,7 +99,7 @@ class Proser(Objective):
         own, *rest = logits.split([n, *(len(batch) for batch in outliers), n])
         mix_losses = F.cross_entropy(rest[-1], unknown, reduction="none")
         return Terms(
-            known=F.cross_entropy(own if self.shares is None else with_shares(own, self.shares), y),
+            known=self.cross_entropy(own, y),
             dummy=F.cross_entropy(mask_class(own, y), unknown),
             mix=(mix_losses * differ).sum() / differ.sum().clamp_min(1),
             outliers=tuple(F.cross_entropy(out, unknown[: len(out)]) for out in rest[:-1]),

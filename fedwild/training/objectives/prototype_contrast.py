@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedwild.core.settings import Settings
-from fedwild.data.samples import Samples
 from fedwild.models import Network
-from fedwild.training.objectives.balanced import fit_shares, with_shares
-from fedwild.training.objectives.base import OBJECTIVES, Objective
+from fedwild.training.objectives.balanced import Balanceable
+from fedwild.training.objectives.base import OBJECTIVES
 
 
 def prototype_contrast(z: Tensor, prototypes: Tensor, y: Tensor, temperature: float) -> Tensor:
@@ -31,7 +30,7 @@ def prototype_contrast(z: Tensor, prototypes: Tensor, y: Tensor, temperature: fl
 
 
 @OBJECTIVES.add("prototype-contrast")
-class PrototypeContrast(Objective):
+class PrototypeContrast(Balanceable):
     """Cross-entropy + eta * contrast with class prototypes and other classes' samples (GAL)."""
 
     class Params(Settings):
@@ -40,15 +39,10 @@ class PrototypeContrast(Objective):
         balanced: bool = Field(False, description="add the client's log label shares, as objective balanced does")
 
     params: Params
-    shares: Tensor | None = None
-
-    def on(self, samples: Samples, model: Network) -> Objective:
-        return fit_shares(self, samples, model) if self.params.balanced else self
 
     def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         z = model.embed(x)
-        logits = model.head(z)
-        loss = F.cross_entropy(logits if self.shares is None else with_shares(logits, self.shares), y)
+        loss = self.cross_entropy(model.head(z), y)
         if not self.params.eta:
             return loss
         return loss + self.params.eta * prototype_contrast(z, model.head.weight, y, self.params.temperature)

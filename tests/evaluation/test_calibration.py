@@ -1,0 +1,84 @@
+"""Thresholds from validation scores, clients that fail, and the progress of jobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedwild.contract import EVERYONE
+from fedwild.contract.engine import Answer, Job
+from fedwild.core.errors import UserError
+from fedwild.core.payload import Payload
+from fedwild.evaluation.calibration import RunJobs, read_answer, set_thresholds, validation_scores
+from fedwild.evaluation.progress import with_progress
+from tests.methods.by_hand import server_of
+
+
+def engine(folder: Path, scores: dict[str, torch.Tensor | str]) -> RunJobs:
+    """Return an engine's `run` that answers with these scores, or fails with these messages."""
+
+    def run(jobs: Iterable[Job]) -> Iterator[Answer]:
+        for job in jobs:
+            found = scores[str(job.client)]
+            if isinstance(found, str):
+                yield Answer(job, error=found)
+            else:
+                path = folder / str(job.client)
+                yield Answer(job, str(path), size=Payload({"unknown": found}).write(path))
+
+    return run
+
+
+def test_a_failing_client_is_excluded_with_a_note(tmp_path: Path) -> None:
+    scores: dict[str, torch.Tensor | str] = {"a": torch.tensor([1.0, 2.0]), "b": "no disk"}
+    scores |= {"c": torch.tensor([[1.0]]), "d": torch.tensor([math.nan])}
+    server = server_of(tuple(scores))
+    found = validation_scores(engine(tmp_path, scores), server, "snapshot", {}, list(scores))
+    assert {name: values.tolist() for name, values in found.items()} == {"a": [1.0, 2.0]}
+    assert [note.split(" is excluded")[0] for note in server.notes] == ["b", "c", "d"]
+    assert "no disk" in server.notes[0]
+
+
+def test_one_threshold_for_all_or_one_for_each_client() -> None:
+    server, scores = server_of(("a", "b")), {"b": np.array([3.0, 4.0]), "a": np.array([1.0, 2.0])}
+    set_thresholds(server, scores, 0.5, personal=False)
+    assert server.thresholds == {EVERYONE: 2.0}
+    set_thresholds(server, scores, 0.5, personal=True)
+    assert server.thresholds == {"a": 1.0, "b": 3.0}
+    assert server.notes == []
+
+
+def test_without_scores_everything_is_accepted_and_the_log_says_so() -> None:
+    server = server_of(("a",))
+    set_thresholds(server, {}, 0.95, personal=False)
+    assert server.thresholds == {EVERYONE: math.inf}
+    set_thresholds(server, {"a": np.empty(0)}, 0.95, personal=True)
+    assert server.thresholds == {"a": math.inf}
+    assert [note.partition(":")[0] for note in server.notes] == [
+        "no validation samples at any client",
+        "no validation samples at a",
+    ]
+
+
+def test_errors_of_evaluation_jobs_are_raised() -> None:
+    job = Job("test", server_of().step, "snapshot")
+    with pytest.raises(UserError, match="evaluation failed at the server: broken"):
+        read_answer(Answer(job, error="broken"))
+    with pytest.raises(OSError, match="full"):
+        read_answer(Answer(job, error="full", disk_failed=True))
+
+
+def test_progress_counts_finished_jobs(tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int | None]] = []
+    run = with_progress(
+        engine(tmp_path, {"a": "x", "b": "y"}), lambda what, done, total: seen.append((what, done, total))
+    )
+    assert list(run([])) == []
+    jobs = [Job("validate", server_of().step, "snapshot", name) for name in "ab"]
+    assert [answer.error for answer in run(jobs)] == ["x", "y"]
+    assert seen == [("scoring validation samples", done, 2) for done in (0, 1, 2)]
