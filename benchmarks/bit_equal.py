@@ -93,6 +93,12 @@ def differing(before: Path, after: Path) -> list[str]:
     return keys if same else [*keys, "model.safetensors"]
 
 
+def main(what: str, first: Path, second: Path) -> int:
+    if what == "compare":
+        return min(1, compare(first, second))
+    run(first, second)
+    return 0
+
+
 if __name__ == "__main__":
-    what, first, second = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    sys.exit(run(first, second) if what == "run" else compare(first, second) and 1)
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])))

@@ -79,8 +79,10 @@ def welcome(folder: Path) -> dict[str, str]:
             walk.on = event["event"] == "round-start" or (walk.on and event["event"] not in ("measuring", "round"))
 
         settings = {"evaluation": {"every": 0}, "method": {"adapt_rounds": 2}}
-        known = {"name": "late", "classes": ["8"], "workers": 0, "out": folder / "welcomed"}
-        fedwild.welcome(source, "digits", settings=settings, listener=listen, **known)
+        out = folder / "welcomed"
+        fedwild.welcome(
+            source, "digits", name="late", classes=["8"], workers=0, out=out, settings=settings, listener=listen
+        )
 
     return walked(act)
 

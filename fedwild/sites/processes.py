@@ -72,8 +72,10 @@ class Child:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(TERMINATE_SECONDS + SUPERVISOR_SECONDS)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        # A supervisor that has ended has left nothing, and another process may have its id by now.
+        if self.code is None or sys.platform != "linux":
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
