@@ -22,6 +22,7 @@ from fedwild.models import MODELS
 from fedwild.openset import SCORES
 from fedwild.training.corrections import CORRECTIONS
 from fedwild.training.objectives import OBJECTIVES
+from tests.tiny import own
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md")) + [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")]
@@ -133,13 +134,13 @@ def test_code_can_be_parsed_and_imports_what_exists(page: Path) -> None:
 
 def test_the_readme_names_every_component() -> None:
     registries = {
-        "Methods": METHODS.names(),
-        "Objectives": OBJECTIVES.names(),
-        "Corrections": CORRECTIONS.names(),
-        "Numbers of novel classes": ESTIMATORS.names(),
-        "Unknown scores": SCORES.names(),
-        "Partitions": PARTITIONS.names(),
-        "Networks": MODELS.names(),
+        "Methods": own(METHODS),
+        "Objectives": own(OBJECTIVES),
+        "Corrections": own(CORRECTIONS),
+        "Numbers of novel classes": own(ESTIMATORS),
+        "Unknown scores": own(SCORES),
+        "Partitions": own(PARTITIONS),
+        "Networks": own(MODELS),
     }
     rows = {row[0]: row[1] for header, rows in _tables(ROOT / "README.md") for row in rows if header[0] == "Kind"}
     for kind, names in registries.items():
