@@ -20,8 +20,12 @@ import torch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests with real sites first: they mostly wait, and should not be the last."""
-    items.sort(key=lambda item: item.get_closest_marker("real_sites") is None)
+    """Run tests with real sites first, one at the start of each worker's part: they mostly wait."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    waiting = [item for item in items if item.get_closest_marker("real_sites")]
+    items[:] = [item for item in items if not item.get_closest_marker("real_sites")]
+    for number, item in enumerate(waiting):
+        items.insert((number % workers) * (len(items) // workers), item)
 
 
 @pytest.fixture(autouse=True)

@@ -72,7 +72,7 @@ class Attendance:
         if who.name not in self._waiting:
             self._waiting.add(who.name)
             self._log.write("wait", index=step.index, client=who.name)
-            who.notify("this run has no stage left to welcome us: we wait to be welcomed into the next run")
+            who.notify("this run has no stage left to welcome this site: it waits to be welcomed into the next run")
 
     def _join(self, who: Presence, step: Step) -> None:
         """Add a client that connected by itself to the run."""

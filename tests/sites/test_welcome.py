@@ -100,7 +100,7 @@ def test_site_without_a_stage_waits_and_is_notified(sites: InProcessSites, newco
     assert not any("third" in participants for participants in rounds)
     assert run.result["by"].keys() == {"a", "b", "late"}
     (word,) = [text for text in told if "wait" in text]
-    assert word.startswith("the coordinator says: this run has no stage left to welcome us")
+    assert word.startswith("the coordinator says: this run has no stage left to welcome this site")
     # It can be welcomed into the next run.
     after = welcomed(sites, run, "third", tmp_path / "after")
     assert after.findings("discovery")[-1]["client"] == "third"

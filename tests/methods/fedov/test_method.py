@@ -168,6 +168,7 @@ def test_each_row_of_the_papers_ablations_is_a_setting(objective: dict[str, Any]
 def test_one_client_holding_everything_answers_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The centralised setting of Appendix B.11, through the command line."""
     command = ["run", "--method", "fedov", "--clients", "1", "--set", "data.known=2", "--set", "method.epochs=8"]
+    command += ["--workers", "0", "--set", "data.train_samples=500"]
     with pytest.raises(SystemExit):
         main([*command, "--set", "method.voting=all", "--out", str(tmp_path / "run"), "--json"])
     metrics = json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"]
@@ -201,22 +202,12 @@ class TestDistilled:
         self, method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """FedOV_FedProx of Figure 4."""
-        short = ["--clients", "3", "--set", "method.epochs=1", "--json"]
+        short = ["--clients", "3", "--workers", "0", "--json"]
+        short += ["--set", "method.epochs=1", "--set", "data.train_samples=300"]
         first, second = str(tmp_path / "first"), str(tmp_path / "second")
-        for command in (
-            ["run", "--method", method, "--set", "method.distil_epochs=2", "--out", first],
-            [
-                "run",
-                "--start-from",
-                first,
-                "--set",
-                "correction.name=prox",
-                "--set",
-                "method.rounds=1",
-                "--out",
-                second,
-            ],
-        ):
+        distil = ["run", "--method", method, "--set", "method.distil_epochs=2", "--out", first]
+        prox = ["run", "--start-from", first, "--set", "correction.name=prox", "--set", "method.rounds=1"]
+        for command in (distil, [*prox, "--out", second]):
             with pytest.raises(SystemExit) as exit_:
                 main([*command, *short])
             assert exit_.value.code == 0
