@@ -139,8 +139,9 @@ def test_partial_participation(method: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", BASES)
 def test_the_model_is_bit_equal_with_workers(method: str, finished: Path, tmp_path: Path) -> None:
-    run_tiny(tmp_path / "run", method, *small(method), workers=3)
-    assert model_bytes(tmp_path / "run") == model_bytes(finished)
+    for workers in (1, 2, 4):
+        run_tiny(tmp_path / str(workers), method, *small(method), workers=workers)
+        assert model_bytes(tmp_path / str(workers)) == model_bytes(finished)
 
 
 class Killed(Exception):
