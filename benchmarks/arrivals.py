@@ -5,7 +5,7 @@
     python -m benchmarks.arrivals show DIR
 
 Each case is a source run, made once per seed, and a `fedwild welcome` into it. Finished runs are not made again, so an
-interrupted command goes on. `discovery` asks only what each newcomer brings. `show` prints a table of all runs in a
+interrupted command continues. `discovery` asks only what each newcomer brings. `show` prints a table of all runs in a
 folder: T-Acc, S-Acc and G-Acc of the last newcomer, the round since which G-Acc stays within a point of its last value,
 and seconds of adaptation. Needs the data sets (`FEDWILD_DATA`).
 """

@@ -46,7 +46,7 @@ BATCH = 64
 
 
 def experiment_of(samples: int, clients: int, rounds: int, method: str = "fedavg", epochs: int = 1) -> Experiment:
-    """MNIST-shaped data dealt at random, evaluated once at the end on few samples."""
+    """MNIST-shaped data, partitioned at random, evaluated once at the end on few samples."""
     settings = ["evaluation.every=0", "data.test_samples=200", "data.validation=0", f"method.rounds={rounds}"]
     if method == "fedavg":
         settings += [f"method.epochs={epochs}", f"method.batch_size={BATCH}"]

@@ -82,7 +82,7 @@ REFINED = Attacker(lr=0.02, variation=6e-4, near=1e-3)
 
 
 def configured(data: str, known: int, novel: int, model: str | None, seed: int, extra: Sequence[str]) -> Experiment:
-    """The data dealt to ten clients, novel classes without labels."""
+    """The data of ten clients, novel classes without labels."""
     settings = [f"data.known={known}", f"data.novel={novel}", "data.unknown=0"]
     settings += ["partition.balance=false", "partition.min_samples=2", *extra]
     flags = {"method": "fedavg", "data": data, "partition": f"dirichlet:{BETA}", "model": model, "clients": CLIENTS}
@@ -123,7 +123,7 @@ class Images:
     """Of the novel classes, at clients: the members of clusters."""
     novel_y: Tensor
     reference: Tensor
-    """Of the novel classes, at no client: to tell classes by, and to guess with."""
+    """Samples of the novel classes that no client holds: the attacker uses them as references."""
     reference_y: Tensor
     public: Tensor
     """Of the known classes, at no client: what an attacker may have."""

@@ -92,7 +92,7 @@ def joined_by(split: Split, dataset: Dataset, rows: list[int], name: str = "newc
 
 
 def even_shares(dataset: Dataset, known: int, clients: int) -> list[list[int]]:
-    """The rows of known classes, dealt in turn."""
+    """The rows of known classes, assigned in turn."""
     rows = [i for i, label in enumerate(dataset.y_train.tolist()) if label < known]
     return [rows[i::clients] for i in range(clients)]
 

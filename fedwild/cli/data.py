@@ -57,9 +57,9 @@ def data_show(
 ) -> None:
     """Show how many samples of each class each client has, in the terminal and, with --out, as a picture."""
     from fedwild import api
-    from fedwild.results.pictures.dealing import described, draw, terminal_picture
     from fedwild.results.pictures.drawing import check_drawable, write_figure
-    from fedwild.runs.experiment import load_and_deal
+    from fedwild.results.pictures.partition import described, draw, terminal_picture
+    from fedwild.runs.experiment import load_and_split
 
     if picture is not None:
         check_drawable(picture)
@@ -72,10 +72,10 @@ def data_show(
         settings=settings or (),
     )
     with working(quiet) as work:
-        work.tell("loading the data")
-        dataset, split, _ = load_and_deal(resolved, progress=work.download)
+        work.show("loading the data")
+        dataset, split, _ = load_and_split(resolved, progress=work.download)
         if picture is not None:
-            work.tell("drawing")
+            work.show("drawing")
             write_figure(draw(dataset, split), picture)
     if as_json:
         print(json.dumps({**described(dataset, split), "picture": None if picture is None else str(picture)}))

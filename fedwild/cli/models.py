@@ -24,8 +24,8 @@ def evaluate(folder: Folder, workers: Workers = None, as_json: Json = False, qui
     from fedwild.runs.events import without_nan
 
     with working(quiet) as work:
-        work.tell("loading the data")
-        evaluation = Run(folder).evaluate(whole(workers), work.tell)
+        work.show("loading the data")
+        evaluation = Run(folder).evaluate(whole(workers), work.show)
     if as_json:
         print(json.dumps(without_nan({"metrics": evaluation.metrics, "by": evaluation.by})))
     else:

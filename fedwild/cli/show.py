@@ -86,7 +86,7 @@ def show_outliers(
         )
         images = options.number("--columns", columns, 10, range(4, 50, 3))
         with options.working(quiet) as work:
-            work.tell("making outliers")
+            work.show("making outliers")
             sheet = run_sheet(api.Run(folder), client, samples, images, draws or 0)
     else:
         options.reject_options({"--client": client}, "without --run")
@@ -95,9 +95,9 @@ def show_outliers(
         images = options.number("--columns", columns, 10, range(2, 51))
         resolved = api.configure(config, data=data or None, seed=draws)
         with options.working(quiet) as work:
-            work.tell("loading the data")
+            work.show("loading the data")
             dataset = load(resolved.data, resolved.seed, work.download)
-            work.tell("making outliers")
+            work.show("making outliers")
             made_by = "destruction" if outliers is None else outliers
             sheet = data_sheet(dataset, resolved.data, made_by, samples, images, resolved.seed)
     write(sheet, picture)
@@ -134,7 +134,7 @@ def show_exhibits(
 
     check_drawable(picture)
     with options.working(quiet) as work:
-        work.tell("making exhibits")
+        work.show("making exhibits")
         exhibits = exhibits_of(Run(folder), section, titles or ())
         drawn = write(exhibits, picture)
     plain = {"run": str(folder), "exhibits": [described(exhibit) for exhibit in exhibits]}
@@ -172,7 +172,7 @@ def show_confusion(
 
     check_drawable(picture)
     with options.working(quiet) as work:
-        confusion = confusion_figures(Run(folder), client, options.whole(workers), on_progress=work.tell)
+        confusion = confusion_figures(Run(folder), client, options.whole(workers), on_progress=work.show)
         write_figure(draw(confusion), picture)
     report_picture(confusion.described(), picture, as_json)
 
@@ -215,7 +215,7 @@ def show_features(
     count = options.number("--samples", samples, SAMPLES, range(MIN_SAMPLES, 100_001))
     draws = options.number("--seed", seed, 0, range(2**63))
     with options.working(quiet) as work:
-        features = feature_figures(Run(folder), count, draws, client, options.whole(workers), on_progress=work.tell)
+        features = feature_figures(Run(folder), count, draws, client, options.whole(workers), on_progress=work.show)
         write_figure(draw(features), picture)
     report_picture(features.described(), picture, as_json)
 

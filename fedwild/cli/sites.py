@@ -92,7 +92,7 @@ def site(
     with needs_flower():
         from fedwild.sites.site import SiteOptions, run_site
 
-    def tell(text: str) -> None:
+    def notify(text: str) -> None:
         if not quiet:
             err.print(text, highlight=False, markup=False, soft_wrap=True)
 
@@ -101,9 +101,9 @@ def site(
     # Service managers stop a site with SIGTERM. As after Ctrl-C, it disconnects and can reconnect at once.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        run_site(options, tell)
+        run_site(options, notify)
     except KeyboardInterrupt:
-        tell("stopped")
+        notify("stopped")
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)

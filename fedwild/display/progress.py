@@ -80,7 +80,7 @@ class WorkDisplay:
         if self._line is not None:
             self._line.stop()
 
-    def tell(self, what: str, done: int = 0, total: int | None = None) -> None:
+    def show(self, what: str, done: int = 0, total: int | None = None) -> None:
         """Show an activity, and how many of its steps are done."""
         self._show(what, what if total is None else f"{what} {done}/{total}", done, total)
 

@@ -253,7 +253,7 @@ def start_watchdog(folder: str) -> subprocess.Popen[bytes]:
 
 
 def release(watchdog: subprocess.Popen[bytes]) -> None:
-    """Tell the watchdog to end its Ray now, and wait for it."""
+    """Ask the watchdog to end its Ray now, and wait for it."""
     assert watchdog.stdin is not None
     # A message, since a process forked from this one may keep the pipe open.
     with contextlib.suppress(BrokenPipeError):

@@ -65,7 +65,7 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
         raise UserError(
             "engine.name = 'flower' is not allowed here: use `fedwild coordinate` for a run over real sites."
         )
-    dataset, split, partition = load_and_deal(config, split, progress)
+    dataset, split, partition = load_and_split(config, split, progress)
     config = config.resolved(
         model=default_model(dataset.input_shape),
         data={
@@ -103,7 +103,7 @@ def assembled(config: Config, dataset: Dataset, split: Split, notes: tuple[str, 
     return Experiment(config, dataset, split, method, task, notes)
 
 
-def load_and_deal(
+def load_and_split(
     config: Config, split: Split | None = None, progress: Download | None = None
 ) -> tuple[Dataset, Split, Partition]:
     """Return the data with that of all newcomers, the split, and the partition."""
@@ -122,8 +122,8 @@ def notes_on(config: Config, dataset: Dataset, split: Split) -> tuple[str, ...]:
     if not split.unknown and not split.novel:
         notes.append(NOTHING_UNKNOWN)
     entry = DATASETS.get(config.data.name) if isinstance(config.data.name, str) else None
-    dealt = len(dataset.domains) - len(config.data.newcomers)
-    here = (int((dataset.domain_train < dealt).sum()), int((dataset.domain_test < dealt).sum()))
+    domains = len(dataset.domains) - len(config.data.newcomers)
+    here = (int((dataset.domain_train < domains).sum()), int((dataset.domain_test < domains).sum()))
     if entry and here != (entry.train, entry.test) and not (config.data.train_samples or config.data.test_samples):
         official = f"{entry.train} + {entry.test}"
         notes.append(f"{entry.name} has {here[0]} + {here[1]} samples here, the official set has {official}")

@@ -159,7 +159,7 @@ class Roster:
         return self._transport.send(self.sites[name].node, notice)
 
     def say_goodbye(self) -> None:
-        """Tell all sites that the run has ended. Failures do not matter any more."""
+        """Notify all sites that the run has ended. Failures do not matter any more."""
         end = time.monotonic() + GOODBYE_SECONDS
         self._listener({"event": "goodbye"})
         with contextlib.suppress(UserError):

@@ -35,7 +35,7 @@ RECONNECT_SECONDS = 120.0
 """How long a site tries to reconnect: after a kill, it counts as connected for about a minute and is rejected."""
 CONNECTED_FILE = "connected"
 """This file in a site's folder shows that a coordinator has admitted the site before."""
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,19 @@ class SiteOptions:
     """Seconds to wait for the coordinator at the start."""
 
 
-def run_site(options: SiteOptions, tell: Tell) -> None:
+def run_site(options: SiteOptions, notify: Notify) -> None:
     """Serve until interrupted. Wrong options are rejected before anything is started."""
     check_options(options)
     folder = (options.folder or default_folder(options.name)).resolve()
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(locked(folder))
         single_thread()
-        server = SiteServer(options.name, options.data, folder, options.labels, options.device, tell)
+        server = SiteServer(options.name, options.data, folder, options.labels, options.device, notify)
         home = cleanup.enter_context(temporary_folder())
-        check_coordinator(options, tell)
+        check_coordinator(options, notify)
         serve(server, home / "socket")
-        tell(f"site {options.name} with {options.data}; state in {folder}")
-        stay_connected(options, home, folder / "supernode.log", tell)
+        notify(f"site {options.name} with {options.data}; state in {folder}")
+        stay_connected(options, home, folder / "supernode.log", notify)
 
 
 def check_options(options: SiteOptions) -> None:
@@ -115,14 +115,14 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def check_coordinator(options: SiteOptions, tell: Tell) -> None:
+def check_coordinator(options: SiteOptions, notify: Notify) -> None:
     """Wait until the coordinator answers. Reject a wrong certificate at once."""
     end, waiting = time.monotonic() + options.wait, False
     while (problem := connection_problem(options)) is not None:
         if time.monotonic() > end:
             raise UserError(problem)
         if not waiting:
-            tell(f"waiting for the coordinator at {options.superlink}")
+            notify(f"waiting for the coordinator at {options.superlink}")
             waiting = True
         time.sleep(0.5)
 
@@ -178,12 +178,12 @@ def serve(server: SiteServer, path: Path) -> None:
             except (OSError, Closed, BadReply):
                 continue
             except Exception as problem:
-                server.tell(f"a request could not be answered: {type(problem).__name__}: {problem}")
+                server.notify(f"a request could not be answered: {type(problem).__name__}: {problem}")
 
     threading.Thread(target=answer_requests, daemon=True, name="site-server").start()
 
 
-def stay_connected(options: SiteOptions, home: Path, log: Path, tell: Tell) -> None:
+def stay_connected(options: SiteOptions, home: Path, log: Path, notify: Notify) -> None:
     """Keep a SuperNode running. It is restarted when the coordinator was, and ends with us."""
     was_connected, connected_file = False, log.with_name(CONNECTED_FILE)
     give_up = time.monotonic() + (RECONNECT_SECONDS if connected_file.exists() else 0.0)
@@ -194,14 +194,14 @@ def stay_connected(options: SiteOptions, home: Path, log: Path, tell: Tell) -> N
             if connects(child):
                 was_connected = True
                 connected_file.touch()
-                tell(f"connected to {options.superlink}")
+                notify(f"connected to {options.superlink}")
                 while child.code is None and GIVEN_UP not in child.output_tail():
                     time.sleep(1.0)
         finally:
             child.stop()
         output = child.output()
         if REJECTED in output and not was_connected and time.monotonic() < give_up:
-            tell("the coordinator rejects this site as already connected; trying again")
+            notify("the coordinator rejects this site as already connected; trying again")
             time.sleep(RESTART_SECONDS)
             continue
         if REJECTED in output and not was_connected:
@@ -212,7 +212,7 @@ def stay_connected(options: SiteOptions, home: Path, log: Path, tell: Tell) -> N
             )
         if not was_connected:
             raise UserError(f"Flower's SuperNode did not connect to {options.superlink}: {last_line(child)}")
-        tell("connection lost; trying again")
+        notify("connection lost; trying again")
         time.sleep(RESTART_SECONDS)
 
 

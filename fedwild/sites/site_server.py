@@ -68,7 +68,7 @@ class SiteServer:
     labels: Mapping[str, str] = field(default_factory=dict)
     """The federation's name for each class that has another name here."""
     device: str = "cpu"
-    tell: Callable[[str], None] = lambda text: None
+    notify: Callable[[str], None] = lambda text: None
     """Shows a message to the site's operator."""
     _dataset: tuple[str, Dataset] | None = field(default=None, repr=False)
     _executor: tuple[str, Executor] | None = field(default=None, repr=False)
@@ -83,11 +83,11 @@ class SiteServer:
                 raise BadReply(f"unknown request kind {str(request.head.get('kind'))[:40]!r}")
             return handler(request)
         except (UserError, BadReply) as problem:
-            self.tell(f"rejected a request: {problem}")
+            self.notify(f"rejected a request: {problem}")
             return Envelope({"kind": "rejected", "reason": redact(str(problem))})
         except (Exception, SystemExit) as problem:
             # A user's own module may try to end the process; the site keeps running.
-            self.tell(f"failed: {type(problem).__name__}: {problem}")
+            self.notify(f"failed: {type(problem).__name__}: {problem}")
             return Envelope({"kind": "rejected", "reason": redact(f"{type(problem).__name__}: {problem}")})
 
     # --- identity and data ----------------------------------------------------------------------------------
@@ -114,18 +114,18 @@ class SiteServer:
             dataset.input_shape,
             str(dataset.x_train.dtype).removeprefix("torch."),
         )
-        self.tell("the coordinator asked for this site's name and classes")
+        self.notify("the coordinator asked for this site's name and classes")
         about = {"identity": self.identity, "torch": torch.__version__, "facts": facts.to_json()}
         return Envelope({"kind": "hello", **version_fields(), **about})
 
     def _rejected(self, request: Envelope) -> Envelope:
         """Show the operator why the coordinator rejected this site."""
-        self.tell(f"the coordinator rejected this site: {str(request.head.get('reason'))[:500]}")
+        self.notify(f"the coordinator rejected this site: {str(request.head.get('reason'))[:500]}")
         return Envelope({"kind": "ok"})
 
     def _notice(self, request: Envelope) -> Envelope:
         """Show the operator a message from the coordinator."""
-        self.tell(f"the coordinator says: {str(request.head.get('text'))[:500]}")
+        self.notify(f"the coordinator says: {str(request.head.get('text'))[:500]}")
         return Envelope({"kind": "ok"})
 
     @staticmethod
@@ -153,10 +153,10 @@ class SiteServer:
         job, run = replace(job_of(request.head, self.name), payload=content), run_of(request.head)
         executor = self.executor(request.head["setup"], self.folder / "runs" / run)
         state = None if job.state is None else self._state(executor, job)
-        self.tell(f"round {job.step.index + 1} ({job.step.phase}): {ACTIVITIES[job.kind]}")
+        self.notify(f"round {job.step.index + 1} ({job.step.phase}): {ACTIVITIES[job.kind]}")
         done = executor.answer(job, Payload.decode(request.body), state)
         if done.error is not None:
-            self.tell(f"failed: {done.error}\n{done.traceback}")
+            self.notify(f"failed: {done.error}\n{done.traceback}")
             return Envelope({"kind": "answer", "error": redact(done.error), **seconds_since(begin)})
         version = job.state if done.state is None else executor.keep(done.state, job)
         prune_states(executor.states, self.name, job)

@@ -47,7 +47,7 @@ def estimator(name: str, **settings: Any) -> Estimator:
     return kind(kind.Params(**settings))
 
 
-def dealt(x: Floats, y: Ints, c_l: int, rng: np.random.Generator) -> tuple[Clusters, Ints]:
+def clusters_of(x: Floats, y: Ints, c_l: int, rng: np.random.Generator) -> tuple[Clusters, Ints]:
     """Return the clusters of ten clients that share each class by Dirichlet(0.1), and their samples by class."""
     classes = int(y.max()) + 1
     owner = np.empty(len(y), dtype=np.int64)
@@ -80,10 +80,10 @@ def mixture_with_known(
     centres = 2 * rng.normal(size=(novel + known, d))
     y = np.repeat(np.arange(novel + known), per_class)
     x = centres[y] + rng.normal(size=(len(y), d))
-    pool, _ = dealt(x[y < novel], y[y < novel], c_l, rng)
+    pool, _ = clusters_of(x[y < novel], y[y < novel], c_l, rng)
     if not known:
         return pool, nothing_known(d)
-    clusters, labels = dealt(x[y >= novel], y[y >= novel] - novel, c_l, rng)
+    clusters, labels = clusters_of(x[y >= novel], y[y >= novel] - novel, c_l, rng)
     return pool, KnownClasses(centres[novel:], clusters, labels)
 
 

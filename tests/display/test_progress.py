@@ -147,7 +147,7 @@ def test_without_a_terminal_a_long_download_prints_a_line_every_few_seconds() ->
 def test_quiet_prints_nothing(terminal: bool) -> None:
     display, stream, _ = work(terminal, quiet=True)
     with display:
-        display.tell("working", 1, 2)
+        display.show("working", 1, 2)
         display.download("a.gz", 1, 2)
     assert stream.getvalue() == ""
 

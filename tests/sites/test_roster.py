@@ -49,7 +49,7 @@ def test_two_sites_with_one_name_are_rejected(files: dict[str, Path], tmp_path: 
 
 def test_rejected_site_gets_the_reason(files: dict[str, Path], tmp_path: Path) -> None:
     said: list[str] = []
-    twin = replace(site_server("a", files["b"], tmp_path), folder=tmp_path / "twin", tell=said.append)
+    twin = replace(site_server("a", files["b"], tmp_path), folder=tmp_path / "twin", notify=said.append)
     roster_of(InProcessSites(site_server("a", files["a"], tmp_path), twin)).refresh()
     assert "rejected this site: two sites are named 'a'" in said[-1]
 
@@ -205,7 +205,7 @@ def test_too_few_sites_are_reported_when_time_is_up(files: dict[str, Path], tmp_
 
 def test_sites_are_notified_when_the_run_has_ended(files: dict[str, Path], tmp_path: Path) -> None:
     said: dict[str, list[str]] = {"a": [], "b": []}
-    sites = InProcessSites(*(site_server(n, files[n], tmp_path, tell=said[n].append) for n in said))
+    sites = InProcessSites(*(site_server(n, files[n], tmp_path, notify=said[n].append) for n in said))
     coordinated(sites, tables(), tmp_path / "run")
     for lines in said.values():
         assert lines[-1] == "the coordinator says: the run has ended"
@@ -218,7 +218,7 @@ def test_site_that_does_not_answer_the_goodbye_does_not_delay_the_end(
     monkeypatch.setattr(roster_module, "GOODBYE_SECONDS", 0.3)
     said: list[str] = []
     sites = InProcessSites(
-        site_server("a", files["a"], tmp_path, tell=said.append), site_server("b", files["b"], tmp_path)
+        site_server("a", files["a"], tmp_path, notify=said.append), site_server("b", files["b"], tmp_path)
     )
     roster = roster_of(sites)
     roster.refresh()

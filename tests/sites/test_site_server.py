@@ -131,7 +131,7 @@ def test_error_leaves_the_site_as_one_sentence_and_is_shown_in_full_there(
         raise ValueError(f"bad pixels {[0.25, 0.5, 0.75, 1.0]} in /home/alice/scans/patient-7.png")
 
     said: list[str] = []
-    a, b = site_server("a", files["a"], tmp_path, tell=said.append), site_server("b", files["b"], tmp_path)
+    a, b = site_server("a", files["a"], tmp_path, notify=said.append), site_server("b", files["b"], tmp_path)
     sites = InProcessSites(a, b)
     coordinated(sites, tables(), tmp_path / "run")
     request = requests_to(sites, "a", kind="local")[0]

@@ -90,7 +90,7 @@ def test_site_without_a_stage_waits_and_is_notified(sites: InProcessSites, newco
     told: list[str] = []
     third = saved(tmp_path / "third.npz", images({"fox": 3, "bee": 2}, 8))
     sites.connect(site_server("late", newcomer, tmp_path))
-    sites.connect(site_server("third", third, tmp_path, tell=told.append))
+    sites.connect(site_server("third", third, tmp_path, notify=told.append))
     run = welcomed(sites, source, "late", tmp_path / "run")
     events = run.events()
     assert [event["client"] for event in events if event["event"] == "wait"] == ["third"]

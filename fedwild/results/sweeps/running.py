@@ -56,7 +56,7 @@ def check_sweep(sweep: Sweep, record: Record, work: WorkDisplay | None = None) -
 
     def check(item: Combination) -> None:
         if work is not None:
-            work.tell("checking combinations", places[item.label], len(todo))
+            work.show("checking combinations", places[item.label], len(todo))
         prepare(todo[item.label].planned.config, progress=work.download if work is not None else None)
 
     each_checked([run.combination for run in todo.values()], check)
@@ -123,7 +123,7 @@ def write_reports(sweep: Sweep, record: Record, work: WorkDisplay) -> dict[Path,
     failed = {}
     waiting = [run for run in sweep.runs if record.finished(run) and not (run.folder / "report.html").exists()]
     for number, run in enumerate(waiting):
-        work.tell("writing reports", number, len(waiting))
+        work.show("writing reports", number, len(waiting))
         try:
             write_report(run.folder)
         except Exception as error:

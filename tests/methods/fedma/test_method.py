@@ -385,8 +385,8 @@ def test_nothing_changes_if_no_client_has_a_sample(data: Any) -> None:
 
 def test_clients_without_samples_make_no_difference(data: Any, tmp_path: Path) -> None:
     shares = even_shares(data, 2, 2)
-    for name, dealt in (("with", [*shares, []]), ("without", shares)):
-        run_tiny(tmp_path / name, "fedma", data, split_by(data, 2, dealt), {"method": {"rounds": 4}})
+    for name, shares_used in (("with", [*shares, []]), ("without", shares)):
+        run_tiny(tmp_path / name, "fedma", data, split_by(data, 2, shares_used), {"method": {"rounds": 4}})
     one, two = final(tmp_path / "with"), final(tmp_path / "without")
     assert one.group("model").keys() == two.group("model").keys()
     assert all(torch.equal(tensor, two.group("model")[name]) for name, tensor in one.group("model").items())

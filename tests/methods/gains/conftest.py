@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedwild.data import Dataset
-from tests.methods.gains.federation import dealt, rows_of, run
+from tests.methods.gains.federation import rows_of, run, split_of
 from tests.tiny import tiny_dataset
 
 
@@ -24,7 +24,7 @@ def data() -> Dataset:
 def alone(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same federation without a newcomer."""
     folder = tmp_path_factory.mktemp("gains") / "alone"
-    run(folder, data, dealt(data), stages=0)
+    run(folder, data, split_of(data), stages=0)
     return folder
 
 
@@ -32,7 +32,7 @@ def alone(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def grown(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The federation after ann brought class-3 and class-4."""
     folder = tmp_path_factory.mktemp("gains") / "grown"
-    run(folder, data, dealt(data, ann=rows_of(data, 3, 4)))
+    run(folder, data, split_of(data, ann=rows_of(data, 3, 4)))
     return folder
 
 
@@ -41,6 +41,6 @@ def in_turn(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ann brings class-3; then ben brings class-3 as well, and class-4."""
     folder = tmp_path_factory.mktemp("gains") / "in-turn"
     threes = rows_of(data, 3)
-    split = dealt(data, ann=threes[:32], ben=[*threes[32:], *rows_of(data, 4)])
+    split = split_of(data, ann=threes[:32], ben=[*threes[32:], *rows_of(data, 4)])
     run(folder, data, split, stages=2)
     return folder

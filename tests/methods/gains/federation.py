@@ -68,8 +68,8 @@ def rows_of(data: Dataset, *classes: int) -> list[int]:
     return [i for i, label in enumerate(data.y_train.tolist()) if label in classes]
 
 
-def dealt(data: Dataset, public: bool = False, clients: int = 4, **newcomers: list[int]) -> Split:
-    """Return most samples of known classes dealt to members, and newcomers with the given rows."""
+def split_of(data: Dataset, public: bool = False, clients: int = 4, **newcomers: list[int]) -> Split:
+    """Return most samples of known classes at the members, and newcomers with the given rows."""
     rows = rows_of(data, *range(KNOWN))[:160]
     split = split_by(data, KNOWN, [rows[i::clients] for i in range(clients)])
     if not public:

@@ -18,7 +18,6 @@ from fedwild.methods.gains.stage import Stage
 from tests.methods.by_hand import PLAIN, final, replies_of, states
 from tests.methods.gains.federation import (
     adapting,
-    dealt,
     domain_of,
     events,
     failing,
@@ -30,6 +29,7 @@ from tests.methods.gains.federation import (
     phase_of,
     rows_of,
     run,
+    split_of,
 )
 
 # --- weights and models ---------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ def test_all_weights_of_an_aggregation_add_up(method: str, kind: str, data: Data
     own = rows_of(data, 3 if kind == "classes" else 5)
     given: dict[str, Any] = {"target_weight": "released"} if method == "gains-released" else {}
     given |= {"sources": "samples" if method == "gains" else "equal"}
-    split = dealt(data, ann=own)
+    split = split_of(data, ann=own)
     run(tmp_path / "run", domain_of(data), split, method, **given, adapt_rounds=2, t_c=0.0)
     found = findings(tmp_path / "run", "weights")
     # The server makes the first joint model from the one model that all source clients still have.
@@ -157,7 +157,7 @@ def test_a_stage_ends_with_the_mean_of_the_models_of_its_second_half(
     monkeypatch.setattr(Stage, "combine", listening)
     for tail in ("mean", "last"):
         made.clear()
-        server = run(tmp_path / tail, data, dealt(data, ann=rows_of(data, 3)), tail=tail, calibrate=False)
+        server = run(tmp_path / tail, data, split_of(data, ann=rows_of(data, 3)), tail=tail, calibrate=False)
         # One model in discovery, then four rounds.
         assert len(made) == 5
         expected = made[-1] if tail == "last" else (made[3].double() + made[4].double()).div(2).float()
@@ -170,7 +170,7 @@ def test_a_strong_anchor_holds_source_clients_near_their_model(data: Dataset, al
     moved = []
     for keep in (0.0, 2.0):
         own: dict[str, Any] = {"new_rows": "newcomer", "tail": "last", "keep": keep}
-        model = run(tmp_path / str(keep), data, dealt(data, ann=rows_of(data, 3)), **own).group("model")
+        model = run(tmp_path / str(keep), data, split_of(data, ann=rows_of(data, 3)), **own).group("model")
         moved.append(float((model["head.weight"][:3] - before).norm()))
     assert moved[1] < 0.3 * moved[0]
 
@@ -182,7 +182,7 @@ def test_a_round_without_the_newcomer_does_not_change_the_model(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, "adapt-1", lost, rounds=2)
-    server = run(tmp_path / "run", data, dealt(data, ann=rows_of(data, 3)))
+    server = run(tmp_path / "run", data, split_of(data, ann=rows_of(data, 3)))
     assert notes(tmp_path / "run").count("no reply from ann: the model does not change") == 2
     assert len(findings(tmp_path / "run", "weights")) == 3
     assert server.info["state"]["welcomed"] == ["ann"]
@@ -201,7 +201,7 @@ def test_a_newcomer_that_never_replies_again_is_still_judged(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, "adapt-1", lost)
-    server = run(tmp_path / "run", data, dealt(data, ann=rows_of(data, 3)))
+    server = run(tmp_path / "run", data, split_of(data, ann=rows_of(data, 3)))
     assert len(findings(tmp_path / "run", "judgement")) == 1
     assert names(server)[-1] == "class-3"
 
@@ -210,7 +210,7 @@ def test_a_source_client_that_fails_in_declare_keeps_the_first_model_it_gets(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, "declare-1", lost, who="client-01")
-    run(tmp_path / "run", data, dealt(data, ann=rows_of(data, 3)))
+    run(tmp_path / "run", data, split_of(data, ann=rows_of(data, 3)))
     rows = {name: len(state.group("anchor")["head.weight"]) for name, state in states(tmp_path / "run").items()}
     assert rows == {"client-00": 3, "client-01": 4, "client-02": 3, "client-03": 3}
     assert not [event for event in events(tmp_path / "run", "client-failed") if event["phase"] != "declare-1"]

@@ -16,7 +16,6 @@ from fedwild.methods.gains.declare import Declare
 from tests.methods.by_hand import final, states
 from tests.methods.gains.federation import (
     Change,
-    dealt,
     domain_of,
     events,
     failing,
@@ -28,6 +27,7 @@ from tests.methods.gains.federation import (
     phases,
     rows_of,
     run,
+    split_of,
     with_info,
     with_tensors,
 )
@@ -36,7 +36,7 @@ from tests.tiny import model_bytes
 
 def test_statistics_go_with_their_classes_whatever_the_order_of_names(data: Dataset, tmp_path: Path) -> None:
     other = replace(data, classes=("ten", "Seven", "9", "four", "3", "two"))
-    run(tmp_path / "run", other, dealt(other, ann=[*held_out(data), *rows_of(data, 3)]), adapt_rounds=1)
+    run(tmp_path / "run", other, split_of(other, ann=[*held_out(data), *rows_of(data, 3)]), adapt_rounds=1)
     (found,) = findings(tmp_path / "run", "discovery")
     assert found["classes"] == ["four"]
     assert found["shift"] < found["limit"]
@@ -57,7 +57,7 @@ def test_source_clients_send_means_of_inputs_only_without_public_data(
     models = []
     for public in (False, True):
         sent.clear()
-        run(tmp_path / str(public), data, dealt(data, public, ann=rows_of(data, 3)))
+        run(tmp_path / str(public), data, split_of(data, public, ann=rows_of(data, 3)))
         assert dict(sent) == {**{f"client-0{i}": not public for i in range(4)}, "ann": False}
         assert findings(tmp_path / str(public), "discovery")[0]["kind"] == "classes"
         models.append(model_bytes(tmp_path / str(public)))
@@ -65,7 +65,7 @@ def test_source_clients_send_means_of_inputs_only_without_public_data(
 
 
 def test_source_clients_keep_an_anchor_only_if_it_is_used(data: Dataset, tmp_path: Path) -> None:
-    split = dealt(data, ann=rows_of(data, 3))
+    split = split_of(data, ann=rows_of(data, 3))
     server = run(tmp_path / "kept", data, split)
     kept = states(tmp_path / "kept")
     assert set(kept) == {f"client-0{i}" for i in range(4)}
@@ -81,7 +81,7 @@ def test_source_clients_keep_an_anchor_only_if_it_is_used(data: Dataset, tmp_pat
 
 def test_a_newcomer_that_is_absent_is_not_waited_for(data: Dataset, alone: Path, tmp_path: Path) -> None:
     parts = {"federation": {"arrivals": {"ann": 99}}}
-    server = run(tmp_path / "run", data, dealt(data, ann=rows_of(data, 3)), parts=parts)
+    server = run(tmp_path / "run", data, split_of(data, ann=rows_of(data, 3)), parts=parts)
     assert "ann is not welcomed: it did not reply" in notes(tmp_path / "run")
     assert phases(tmp_path / "run") == ["source", "declare-1"]
     assert torch.equal(server.group("model")["head.weight"], final(alone).group("model")["head.weight"])
@@ -90,7 +90,7 @@ def test_a_newcomer_that_is_absent_is_not_waited_for(data: Dataset, alone: Path,
 
 
 def test_a_stage_without_a_newcomer_is_skipped_with_a_note(data: Dataset, tmp_path: Path) -> None:
-    server = run(tmp_path / "run", data, dealt(data), rounds=1)
+    server = run(tmp_path / "run", data, split_of(data), rounds=1)
     assert phases(tmp_path / "run") == ["source"]
     assert "no newcomer to welcome in stage 1 (see data.newcomers)" in notes(tmp_path / "run")
     assert server.info["state"] == {"arrival": {"kind": "nobody"}}
@@ -140,7 +140,7 @@ def test_an_invalid_declaration_is_rejected_and_the_run_continues(
 ) -> None:
     change, words = DECLARATIONS[what]
     failing(monkeypatch, "declare-1", change)
-    server = run(tmp_path / "run", data, dealt(data, ann=rows_of(data, 3)), rounds=1, epochs=0)
+    server = run(tmp_path / "run", data, split_of(data, ann=rows_of(data, 3)), rounds=1, epochs=0)
     (failed,) = events(tmp_path / "run", "client-failed")
     assert failed["client"] == "ann"
     assert failed["reason"].startswith("bad reply: ")
@@ -165,7 +165,7 @@ def test_an_invalid_reply_of_a_source_client_does_not_stop_the_welcome(
     what: str, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, "declare-1", SOURCES[what], who="client-02")
-    server = run(tmp_path / "run", data, dealt(data, ann=rows_of(data, 3)), rounds=1, epochs=1, adapt_rounds=1)
+    server = run(tmp_path / "run", data, split_of(data, ann=rows_of(data, 3)), rounds=1, epochs=1, adapt_rounds=1)
     assert names(server) == ["class-0", "class-1", "class-2", "class-3"]
     assert "mine" not in names(server)
 
@@ -174,7 +174,7 @@ def test_a_newcomer_does_not_influence_the_limit_for_itself(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, "declare-1", with_info(own_shift=1e9))
-    run(tmp_path / "run", domain_of(data), dealt(data, ann=rows_of(data, 5)), adapt_rounds=1)
+    run(tmp_path / "run", domain_of(data), split_of(data, ann=rows_of(data, 5)), adapt_rounds=1)
     assert findings(tmp_path / "run", "discovery")[0]["kind"] == "domain"
 
 
@@ -183,7 +183,7 @@ def test_a_newcomer_that_fails_before_the_decision_is_not_welcomed(
     phase: str, data: Dataset, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, phase, lost)
-    server = run(tmp_path / "run", data, dealt(data, ann=rows_of(data, 3)))
+    server = run(tmp_path / "run", data, split_of(data, ann=rows_of(data, 3)))
     assert "ann is not welcomed" in notes(tmp_path / "run")
     assert phases(tmp_path / "run")[-1] == phase
     before = final(alone)

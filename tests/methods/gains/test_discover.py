@@ -13,7 +13,6 @@ from fedwild.data import Dataset
 from tests.methods.by_hand import final
 from tests.methods.gains.federation import (
     ROUNDS,
-    dealt,
     domain_of,
     events,
     failing,
@@ -24,6 +23,7 @@ from tests.methods.gains.federation import (
     phases,
     rows_of,
     run,
+    split_of,
     with_tensors,
 )
 
@@ -52,7 +52,7 @@ def test_the_registry_grows_at_its_end_with_the_newcomer_as_origin(grown: Path) 
 
 
 def test_a_newcomer_with_old_and_new_classes_brings_the_new_ones(data: Dataset, tmp_path: Path) -> None:
-    server = run(tmp_path / "run", data, dealt(data, ann=[*rows_of(data, 4), *held_out(data)]))
+    server = run(tmp_path / "run", data, split_of(data, ann=[*rows_of(data, 4), *held_out(data)]))
     (found,) = findings(tmp_path / "run", "discovery")
     assert (found["kind"], found["classes"]) == ("classes", ["class-4"])
     assert found["shift"] < found["limit"]
@@ -62,7 +62,7 @@ def test_a_newcomer_with_old_and_new_classes_brings_the_new_ones(data: Dataset, 
 def test_a_held_out_part_of_the_source_brings_nothing_and_the_model_does_not_change(
     data: Dataset, alone: Path, tmp_path: Path
 ) -> None:
-    server = run(tmp_path / "run", data, dealt(data, ann=held_out(data)))
+    server = run(tmp_path / "run", data, split_of(data, ann=held_out(data)))
     (found,) = findings(tmp_path / "run", "discovery")
     assert (found["kind"], found["classes"], found["rows"]) == ("nothing", [], {})
     assert phases(tmp_path / "run") == ["source", "declare-1", "discover-1"]
@@ -75,7 +75,7 @@ def test_a_held_out_part_of_the_source_brings_nothing_and_the_model_does_not_cha
 
 @pytest.mark.parametrize("method", ["gains", "gains-paper"])
 def test_a_clear_change_of_domain_is_found_and_no_class_is_added(method: str, data: Dataset, tmp_path: Path) -> None:
-    server = run(tmp_path / "run", domain_of(data), dealt(data, ann=rows_of(data, 5)), method)
+    server = run(tmp_path / "run", domain_of(data), split_of(data, ann=rows_of(data, 5)), method)
     (found,) = findings(tmp_path / "run", "discovery")
     assert found["kind"] == "domain"
     assert found["shift"] > 3 * found["limit"]
@@ -87,7 +87,7 @@ def test_a_clear_change_of_domain_is_found_and_no_class_is_added(method: str, da
 
 
 def test_the_paper_s_rule_uses_its_fixed_limits(data: Dataset, tmp_path: Path) -> None:
-    split = dealt(data, ann=rows_of(data, 3))
+    split = split_of(data, ann=rows_of(data, 3))
     limits: dict[str, dict[str, Any]] = {"nothing": {"t_f": 1e9}, "domain": {"t_c": 1e9}, "classes": {}}
     for kind, given in limits.items():
         server = run(tmp_path / kind, data, split, rule="fixed", adapt_rounds=1, **given)
@@ -100,13 +100,13 @@ def test_the_paper_s_rule_uses_its_fixed_limits(data: Dataset, tmp_path: Path) -
 def test_a_class_that_looks_like_a_known_one_is_reported(data: Dataset, tmp_path: Path) -> None:
     other_name = replace(data, y_train=torch.where(torch.arange(len(data.y_train)) >= 300, 3, data.y_train))
     own = [row for row in rows_of(data, 1) if row >= 300]
-    run(tmp_path / "run", other_name, dealt(data, ann=own), adapt_rounds=1, synonym=5.0)
+    run(tmp_path / "run", other_name, split_of(data, ann=own), adapt_rounds=1, synonym=5.0)
     assert "class 'class-3' looks like the known class 'class-1'" in notes(tmp_path / "run")
     assert "--label class-3=class-1" in notes(tmp_path / "run")
 
 
 def test_without_any_means_of_classes_probes_are_noise(data: Dataset, tmp_path: Path) -> None:
-    server = run(tmp_path / "run", data, dealt(data, ann=rows_of(data, 3)), min_count=1000)
+    server = run(tmp_path / "run", data, split_of(data, ann=rows_of(data, 3)), min_count=1000)
     assert findings(tmp_path / "run", "discovery")[0]["classes"] == ["class-3"]
     assert names(server)[-1] == "class-3"
 
@@ -116,5 +116,5 @@ def test_a_model_of_another_shape_is_rejected(
     phase: str, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, phase, with_tensors("model", **{"head.weight": torch.zeros(9, 8)}))
-    run(tmp_path / "run", data, dealt(data, ann=rows_of(data, 3)), rounds=1, epochs=1, adapt_rounds=1)
+    run(tmp_path / "run", data, split_of(data, ann=rows_of(data, 3)), rounds=1, epochs=1, adapt_rounds=1)
     assert {event["phase"] for event in events(tmp_path / "run", "client-failed")} == {phase}

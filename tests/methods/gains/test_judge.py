@@ -19,7 +19,6 @@ from tests.methods.by_hand import PLAIN, final
 from tests.methods.gains.federation import (
     FORGETFUL,
     client_of,
-    dealt,
     domain_of,
     events,
     failing,
@@ -28,6 +27,7 @@ from tests.methods.gains.federation import (
     phase_of,
     rows_of,
     run,
+    split_of,
     with_tensors,
 )
 
@@ -44,7 +44,7 @@ def test_source_clients_send_margins_of_old_classes_and_the_newcomer_of_all(name
 
 def test_the_bias_of_new_rows_is_part_of_the_model_that_answers(data: Dataset, tmp_path: Path) -> None:
     given: dict[str, Any] = {"adapt_rounds": 1, "lr": 0.02}
-    split = dealt(data, ann=rows_of(data, 3, 4))
+    split = split_of(data, ann=rows_of(data, 3, 4))
     plain = run(tmp_path / "plain", data, split, **given, calibrate=False).group("model")
     moved = run(tmp_path / "moved", data, split, **given).group("model")
     (judgement,) = findings(tmp_path / "moved", "judgement")
@@ -56,7 +56,7 @@ def test_the_bias_of_new_rows_is_part_of_the_model_that_answers(data: Dataset, t
 
 
 def test_the_figures_are_those_of_the_models_on_validation_samples(data: Dataset, grown: Path, alone: Path) -> None:
-    split = dealt(data, ann=rows_of(data, 3, 4))
+    split = split_of(data, ann=rows_of(data, 3, 4))
     (judgement,) = findings(grown, "judgement")
     for folder, when in ((alone, "before"), (grown, "now")):
         weights = final(folder).group("model")
@@ -80,8 +80,8 @@ def test_the_figures_are_those_of_the_models_on_validation_samples(data: Dataset
 
 
 def test_a_federation_that_would_forget_is_restored_bit_for_bit(data: Dataset, tmp_path: Path) -> None:
-    before = run(tmp_path / "alone", data, dealt(data), **FORGETFUL, stages=0)
-    split = dealt(data, ann=rows_of(data, 3))
+    before = run(tmp_path / "alone", data, split_of(data), **FORGETFUL, stages=0)
+    split = split_of(data, ann=rows_of(data, 3))
     kept = run(tmp_path / "kept", data, split, **FORGETFUL)
     assert findings(tmp_path / "kept", "judgement")[0]["forgotten"] > 0
     assert len(kept.info["classes"]) == 4
@@ -100,8 +100,8 @@ def test_a_federation_that_would_forget_is_restored_bit_for_bit(data: Dataset, t
 def test_the_state_of_a_correction_is_restored_too(data: Dataset, tmp_path: Path) -> None:
     scaffold = {"correction": {"name": "scaffold"}}
     given: dict[str, Any] = {**FORGETFUL, "adapt_rounds": 1, "new_rows": "newcomer", "momentum": 0.0}
-    before = run(tmp_path / "alone", data, dealt(data), parts=scaffold, **given, stages=0)
-    split = dealt(data, ann=rows_of(data, 3))
+    before = run(tmp_path / "alone", data, split_of(data), parts=scaffold, **given, stages=0)
+    split = split_of(data, ann=rows_of(data, 3))
     server = run(tmp_path / "back", data, split, parts=scaffold, **given, max_forgetting=0.0)
     assert len(before.tensors) > len(before.group("model"))
     assert findings(tmp_path / "back", "judgement")[0]["refused"]
@@ -110,7 +110,7 @@ def test_the_state_of_a_correction_is_restored_too(data: Dataset, tmp_path: Path
 
 
 def test_without_validation_samples_any_limit_counts_as_exceeded(data: Dataset, tmp_path: Path) -> None:
-    split = dealt(data, ann=rows_of(data, 3))
+    split = split_of(data, ann=rows_of(data, 3))
     blind = replace(split, clients=tuple(replace(c, validation=c.validation[:0]) for c in split.clients))
     limits: dict[str, dict[str, Any]] = {"limited": {"max_forgetting": 1.0}, "free": {}}
     for name, limit in limits.items():
@@ -123,13 +123,13 @@ def test_without_validation_samples_any_limit_counts_as_exceeded(data: Dataset, 
 
 
 def test_a_newcomer_is_admitted_if_forgetting_is_within_the_limit(data: Dataset, tmp_path: Path) -> None:
-    server = run(tmp_path / "run", data, dealt(data, ann=rows_of(data, 3)), max_forgetting=1.0)
+    server = run(tmp_path / "run", data, split_of(data, ann=rows_of(data, 3)), max_forgetting=1.0)
     assert server.info["state"]["welcomed"] == ["ann"]
     assert "outside" not in server.info["state"]
 
 
 def test_a_refused_newcomer_takes_no_part_in_the_next_stage(data: Dataset, tmp_path: Path) -> None:
-    split = dealt(data, ann=rows_of(data, 3), ben=rows_of(data, 4))
+    split = split_of(data, ann=rows_of(data, 3), ben=rows_of(data, 4))
     given: dict[str, Any] = {**FORGETFUL, "max_forgetting": 0.0, "stages": 2}
     run(tmp_path / "run", data, split, **given)
     taking_part = {event["phase"]: event["participants"] for event in events(tmp_path / "run", "round")}
@@ -154,7 +154,7 @@ def test_invalid_margins_are_rejected(
     who: str, tensors: dict[str, torch.Tensor], data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, "judge-1", with_tensors("model", **tensors), who=who)
-    split = dealt(data, ann=rows_of(data, 3))
+    split = split_of(data, ann=rows_of(data, 3))
     run(tmp_path / "run", data, split, rounds=1, epochs=1, adapt_rounds=1)
     (failed,) = events(tmp_path / "run", "client-failed")
     assert failed["reason"].startswith("bad reply: ")
@@ -175,6 +175,6 @@ def test_extreme_margins_of_new_classes_where_there_are_none_give_a_finite_bias(
     failing(monkeypatch, "judge-1", all_new, who="client-01")
     for name, own in (("domain", 5), ("classes", 3)):
         given: dict[str, Any] = {"rounds": 1, "epochs": 1, "adapt_rounds": 1}
-        run(tmp_path / name, domain_of(data), dealt(data, ann=rows_of(data, own)), **given)
+        run(tmp_path / name, domain_of(data), split_of(data, ann=rows_of(data, own)), **given)
         (judgement,) = findings(tmp_path / name, "judgement")
         assert np.isfinite(judgement["bias"])

@@ -16,7 +16,7 @@ from fedwild.methods import METHODS
 from fedwild.methods.gains import Gains
 from fedwild.methods.gains.method import NEVER
 from tests.methods.by_hand import PLAIN, final, method_of, states
-from tests.methods.gains.federation import adapting, dealt, events, findings, names, rows_of, run
+from tests.methods.gains.federation import adapting, events, findings, names, rows_of, run, split_of
 
 # --- the plan -------------------------------------------------------------------------------------------------
 
@@ -65,7 +65,7 @@ def test_a_welcome_has_one_stage_and_no_rounds_before_it(
 
 def test_a_share_of_the_members_trains_but_all_of_them_declare_and_judge(data: Dataset, tmp_path: Path) -> None:
     parts = {"federation": {"participation": 0.5}}
-    run(tmp_path / "run", data, dealt(data, ann=rows_of(data, 3)), parts=parts)
+    run(tmp_path / "run", data, split_of(data, ann=rows_of(data, 3)), parts=parts)
     taking_part: dict[str, set[int]] = {}
     for event in events(tmp_path / "run", "round"):
         taking_part.setdefault(event["phase"], set()).add(len(event["participants"]))
@@ -74,7 +74,7 @@ def test_a_share_of_the_members_trains_but_all_of_them_declare_and_judge(data: D
 
 
 def test_newcomers_without_a_stage_wait(data: Dataset, tmp_path: Path) -> None:
-    split = dealt(data, ann=rows_of(data, 3), ben=rows_of(data, 4))
+    split = split_of(data, ann=rows_of(data, 3), ben=rows_of(data, 4))
     server = run(tmp_path / "run", data, split, adapt_rounds=1)
     taking_part = {name for event in events(tmp_path / "run", "round") for name in event["participants"]}
     assert "ben" not in taking_part
@@ -147,8 +147,9 @@ def test_an_output_for_unknown_stays_the_last_row(data: Dataset, tmp_path: Path)
     """Only the newcomer trains, in one round, so that all rows can be compared."""
     proser = {"objective": {"name": "proser"}}
     still: dict[str, Any] = {"rounds": 1, "epochs": 0, "new_rows": "newcomer", "rule": "fixed"}
-    split = dealt(data, ann=rows_of(data, 3, 4))
-    before = run(tmp_path / "alone", data, dealt(data), parts=proser, **still, stages=0).group("model")["head.weight"]
+    split = split_of(data, ann=rows_of(data, 3, 4))
+    alone = run(tmp_path / "alone", data, split_of(data), parts=proser, **still, stages=0)
+    before = alone.group("model")["head.weight"]
     after = run(tmp_path / "run", data, split, parts=proser, **still).group("model")["head.weight"]
     assert (len(before), len(after)) == (4, 6)
     assert torch.equal(after[[0, 1, 2, 5]], before)

@@ -61,7 +61,7 @@ PARTS: dict[str, Any] = {
 NORMS = {"model": {"name": "digit-cnn", "width": 0.1}}
 
 
-def dealt(
+def split_of(
     data: Dataset,
     clients: int = 3,
     stages: tuple[int, ...] = (),
@@ -93,7 +93,7 @@ def run(
 ) -> Payload:
     """Run to the end and return the final server. No client may fail."""
     settings = tables(parts, **method)
-    run_tiny(folder, "gal", data, dealt(data) if split is None else split, settings)
+    run_tiny(folder, "gal", data, split_of(data) if split is None else split, settings)
     assert not [event for event in read_events(folder / "events.jsonl") if event["event"] == "client-failed"]
     return final(folder)
 
@@ -182,6 +182,6 @@ class Federation:
 
 def described(data: Dataset, folder: Path, split: Split | None = None, **method: Any) -> Federation:
     """Return a federation after one round of known-class learning, at the first `describe`."""
-    federation = Federation(data, dealt(data) if split is None else split, folder, tables(**method))
+    federation = Federation(data, split_of(data) if split is None else split, folder, tables(**method))
     federation.merge()
     return federation.at("describe")

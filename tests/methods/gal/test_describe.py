@@ -19,7 +19,7 @@ from fedwild.methods.gal.novelty import (
     max_cosine,
     separating_threshold,
 )
-from tests.methods.gal.federation import KNOWN, dealt, described, predictor_of, run
+from tests.methods.gal.federation import KNOWN, described, predictor_of, run, split_of
 
 
 def test_clients_send_only_clusters_and_label_counts_of_validation_samples(data: Dataset, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_novelty_threshold_comes_from_the_histograms_of_all_clients(
 
 
 def test_each_round_describes_the_pool_of_the_next_stage(data: Dataset, tmp_path: Path) -> None:
-    split = dealt(data, stages=(1, 1))
+    split = split_of(data, stages=(1, 1))
     federation = described(data, tmp_path, split, stages=2)
     for round_, stage in ((0, 1), (1, 2), (2, 3)):
         replies = federation.at("describe", round_).replies()
@@ -92,7 +92,7 @@ def test_each_round_describes_the_pool_of_the_next_stage(data: Dataset, tmp_path
 def test_at_least_the_share_keep_known_of_validation_samples_gets_a_known_answer(
     keep: float, seed: int, data: Dataset, tmp_path: Path
 ) -> None:
-    split = dealt(data)
+    split = split_of(data)
     run(tmp_path / "run", data, split, parts={"seed": seed}, keep_known=keep, loss="labels", rehearse=True)
     predictor = predictor_of(tmp_path / "run", data, split, keep_known=keep)
     rows = np.concatenate([client.validation for client in split.clients])
@@ -106,7 +106,7 @@ def test_at_least_the_share_keep_known_of_validation_samples_gets_a_known_answer
 
 
 def test_without_validation_samples_there_is_no_bias(data: Dataset, tmp_path: Path) -> None:
-    server = run(tmp_path / "run", data, dealt(data, validation=False), keep_known=0.95)
+    server = run(tmp_path / "run", data, split_of(data, validation=False), keep_known=0.95)
     assert server.info["state"]["bias"] == 0.0
 
 

@@ -10,7 +10,7 @@ import torch
 
 from fedwild.data import Dataset
 from fedwild.methods.gal.novelty import max_cosine
-from tests.methods.gal.federation import KNOWN, NOVEL, WIDTH, dealt, described, equal, events, extractor, notes, run
+from tests.methods.gal.federation import KNOWN, NOVEL, WIDTH, described, equal, events, extractor, notes, run, split_of
 
 
 @pytest.mark.parametrize("classes", [1, 2, 4])
@@ -25,7 +25,7 @@ def test_the_head_grows_by_the_estimated_number(classes: int, data: Dataset, tmp
 
 
 def test_the_registry_has_the_stage_and_the_samples_of_each_client(data: Dataset, tmp_path: Path) -> None:
-    split = dealt(data)
+    split = split_of(data)
     entries = run(tmp_path / "run", data, split).info["classes"]
     assert all((entry["stage"], entry["samples"], entry["origin"]) == (0, {}, "known") for entry in entries[:KNOWN])
     discovered = events(tmp_path / "run", "round")[3]
@@ -83,7 +83,7 @@ def test_initial_rows_of_novel_classes_are_scaled_prototypes_raw_prototypes_or_r
 
 
 def test_later_stages_continue_the_names_and_use_their_own_samples(data: Dataset, tmp_path: Path) -> None:
-    split = dealt(data, stages=(1, 1))
+    split = split_of(data, stages=(1, 1))
     server = run(tmp_path / "run", data, split, stages=2)
     novel = server.info["classes"][KNOWN:]
     assert [(entry["name"], entry["stage"]) for entry in novel] == [
@@ -106,7 +106,7 @@ def test_later_stages_continue_the_names_and_use_their_own_samples(data: Dataset
 
 def test_a_client_without_unlabelled_samples_notes_it(data: Dataset, tmp_path: Path) -> None:
     rows = [i for i, label in enumerate(data.y_train.tolist()) if KNOWN <= label < KNOWN + NOVEL]
-    run(tmp_path / "run", data, dealt(data, pools=[rows, [], rows[:1]]))
+    run(tmp_path / "run", data, split_of(data, pools=[rows, [], rows[:1]]))
     noted = {event["client"]: event.get("notes", []) for event in events(tmp_path / "run", "client")[9:12]}
     assert noted == {"client-00": [], "client-01": ["it has no unlabelled samples"], "client-02": []}
 

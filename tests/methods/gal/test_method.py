@@ -32,7 +32,6 @@ from tests.methods.gal.federation import (
     NORMS,
     NOVEL,
     SETTINGS,
-    dealt,
     described,
     equal,
     events,
@@ -41,6 +40,7 @@ from tests.methods.gal.federation import (
     notes,
     predictor_of,
     run,
+    split_of,
     tables,
 )
 from tests.tiny import model_bytes, run_tiny, tiny_dataset, tiny_experiment
@@ -49,7 +49,7 @@ from tests.tiny import model_bytes, run_tiny, tiny_dataset, tiny_experiment
 
 
 def test_phases_follow_the_settings(data: Dataset) -> None:
-    method = tiny_experiment("gal", data, dealt(data), tables(rounds=4, stages=2, novel_rounds=3)).method
+    method = tiny_experiment("gal", data, split_of(data), tables(rounds=4, stages=2, novel_rounds=3)).method
     assert [(type(phase), phase.name, phase.rounds) for phase in method.phases()] == [
         (Known, "known", 4),
         (Describe, "describe", 1),
@@ -64,7 +64,7 @@ def test_phases_follow_the_settings(data: Dataset) -> None:
 
 
 def test_there_is_always_a_round_in_which_clients_describe_known_samples(data: Dataset) -> None:
-    method = tiny_experiment("gal", data, dealt(data), tables(rounds=0, stages=0)).method
+    method = tiny_experiment("gal", data, split_of(data), tables(rounds=0, stages=0)).method
     assert [(phase.name, phase.rounds) for phase in method.phases()] == [("known", 0), ("describe", 1)]
 
 
@@ -123,7 +123,7 @@ def test_a_client_that_missed_the_discovery_takes_part_in_learning(data: Dataset
 
 @pytest.mark.parametrize("why", ["no unlabelled samples", "no novel samples", "no cluster is large enough"])
 def test_if_no_class_is_found_learning_is_skipped_and_the_run_ends(why: str, data: Dataset, tmp_path: Path) -> None:
-    split = dealt(data, pools=[[], [], []]) if why == "no unlabelled samples" else dealt(data)
+    split = split_of(data, pools=[[], [], []]) if why == "no unlabelled samples" else split_of(data)
     choices: dict[str, dict[str, Any]] = {
         "no novel samples": {"r": -1.0},
         "no cluster is large enough": {"min_count": 1000},
@@ -152,7 +152,7 @@ POOLS: dict[str, list[list[int]]] = {
 @pytest.mark.parametrize("odd", POOLS)
 def test_runs_with_unusual_pools_end(odd: str, estimator: str, data: Dataset, tmp_path: Path) -> None:
     part = {"name": estimator, **({"epochs": 3} if estimator == "macc-pim" else {})}
-    server = run(tmp_path / "run", data, dealt(data, pools=POOLS[odd]), parts={"estimator": part})
+    server = run(tmp_path / "run", data, split_of(data, pools=POOLS[odd]), parts={"estimator": part})
     assert server.info["state"]["estimates"][0]["number"] >= 1
     assert all(torch.isfinite(tensor).all() for tensor in server.group("model").values())
 
@@ -162,7 +162,7 @@ def test_runs_with_unusual_pools_end(odd: str, estimator: str, data: Dataset, tm
 def test_a_single_client_discovers_and_learns(
     model: dict[str, Any], settings: dict[str, Any], data: Dataset, tmp_path: Path
 ) -> None:
-    server = run(tmp_path / "run", data, dealt(data, clients=1), parts=model, **settings)
+    server = run(tmp_path / "run", data, split_of(data, clients=1), parts=model, **settings)
     assert [entry["samples"] for entry in server.info["classes"][KNOWN:]] != [{}, {}]
     assert sum(entry["samples"].get("client-00", 0) for entry in server.info["classes"]) == 48
 
@@ -219,14 +219,14 @@ def test_an_earlier_run_replaces_known_class_learning(tmp_path: Path) -> None:
 
 def test_an_objective_with_an_unknown_output_is_rejected(data: Dataset) -> None:
     with pytest.raises(UserError, match=r"objective\.name = 'proser' is not allowed with method 'gal'"):
-        tiny_experiment("gal", data, dealt(data), tables({"objective": {"name": "proser"}}))
+        tiny_experiment("gal", data, split_of(data), tables({"objective": {"name": "proser"}}))
 
 
 # --- equal bytes ---------------------------------------------------------------------------------------------
 
 
 def test_the_result_is_bit_equal_with_workers_and_after_a_kill_in_every_round(data: Dataset, tmp_path: Path) -> None:
-    split = dealt(data, stages=(1, 1))
+    split = split_of(data, stages=(1, 1))
     settings = tables(
         {"estimator": {"name": "committee"}, "correction": {"name": "scaffold"}}, stages=2, novel_rounds=1, rounds=1
     )

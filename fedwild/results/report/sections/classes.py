@@ -6,7 +6,7 @@ import numpy as np
 
 from fedwild.core.classes import UNKNOWN_NAME
 from fedwild.openset.metrics import UNKNOWN
-from fedwild.results.pictures.dealing import Grid
+from fedwild.results.pictures.partition import Grid
 from fedwild.results.report.answers import ModelAnswers
 from fedwild.results.report.charts.heat import FEW, Heat, heat_map
 from fedwild.results.report.facts import Facts

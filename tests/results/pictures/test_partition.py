@@ -12,8 +12,8 @@ from PIL import Image
 from rich.console import Console
 
 from fedwild.data import DataSettings, make_split
-from fedwild.results.pictures.dealing import class_counts, draw, terminal_picture
 from fedwild.results.pictures.drawing import write_figure
+from fedwild.results.pictures.partition import class_counts, draw, terminal_picture
 from tests.data.helpers import toy
 
 
