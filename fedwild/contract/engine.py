@@ -19,7 +19,7 @@ Kind = Literal["local", "validate", "test", "measure"]
 class Job:
     """One piece of work. `payload` is a file, written once for all the jobs that share it.
 
-    local: the client half of a round. validate: the predictor's unknown scores on the client's validation data.
+    local: the client half of a round. validate: a sketch of the unknown scores of the client's validation data.
     test: the predictor's answers on test rows `start:stop`, or those of a client's own predictor on its own rows.
     measure: figures of the predictor's answers on the client's own test rows, decided at `threshold`.
     """

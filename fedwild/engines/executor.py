@@ -21,6 +21,7 @@ from fedwild.core.payload import Payload, write_atomically
 from fedwild.data import Dataset, DataSettings, Samples, Split, samples_of
 from fedwild.evaluation.inference import predict
 from fedwild.evaluation.outcomes import outcome_of, report_of
+from fedwild.openset.sketch import sketch_scores, to_payload
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Executor:
             predictor = self._predictor_for(job, payload, client)
             if job.kind == "validate":
                 assert client is not None
-                return Payload({"unknown": predict(predictor, client.validation, self.task.device).unknown})
+                return to_payload(sketch_scores(predict(predictor, client.validation, self.task.device).unknown))
             if job.kind == "measure":
                 return self._measure(job, payload, predictor)
             mine = self.split.test if job.client is None else self._clients[job.client].test

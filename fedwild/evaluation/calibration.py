@@ -1,15 +1,13 @@
-"""Thresholds from the unknown scores of the clients' own validation samples."""
+"""Thresholds from sketches of the unknown scores of the clients' own validation samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-import numpy as np
-
 from fedwild.contract import EVERYONE, Payload, Server
 from fedwild.contract.engine import Answer, Job
 from fedwild.core.errors import BadReply, UserError
-from fedwild.openset import threshold_at_acceptance
+from fedwild.openset.sketch import Sketch, from_payload, threshold_of
 
 RunJobs = Callable[[Iterable[Job]], Iterator[Answer]]
 """An engine's `run`."""
@@ -26,33 +24,29 @@ def read_answer(answer: Answer) -> Payload:
 
 def validation_scores(
     run: RunJobs, server: Server, snapshot: str, states: Mapping[str, int], names: Sequence[str]
-) -> dict[str, np.ndarray]:
-    """Return each client's unknown scores on its own validation samples, without the clients that fail."""
+) -> dict[str, Sketch]:
+    """Return a sketch of each client's unknown scores on its own validation samples, without clients that fail."""
     classes = server.classes.names
     jobs = [Job("validate", server.step, snapshot, name, classes, states.get(name)) for name in names]
-    scores: dict[str, np.ndarray] = {}
+    scores: dict[str, Sketch] = {}
     for answer in run(jobs):
         name = answer.job.client or ""
         try:
-            values = read_answer(answer).tensors["unknown"].double().numpy()
-            if values.ndim != 1 or np.isnan(values).any():
-                raise UserError(f"the validation scores of {name} are not a list of numbers")
-            scores[name] = values
-        except (UserError, BadReply, KeyError, TypeError, ValueError) as problem:
+            scores[name] = from_payload(read_answer(answer))
+        except (UserError, BadReply) as problem:
             server.note(f"{name} is excluded from the threshold: {problem}")
     return scores
 
 
-def set_thresholds(server: Server, scores: Mapping[str, np.ndarray], accept: float, personal: bool) -> None:
+def set_thresholds(server: Server, scores: Mapping[str, Sketch], accept: float, personal: bool) -> None:
     """Set the common threshold, or each client's own, to accept the share `accept` of validation samples."""
     if personal:
-        groups = {name: [values] for name, values in sorted(scores.items())}
+        groups = {name: [sketch] for name, sketch in sorted(scores.items())}
     else:
         groups = {EVERYONE: [scores[name] for name in sorted(scores)]}
     server.thresholds = {}
     for name, members in groups.items():
-        pooled = np.concatenate([np.empty(0), *members])
-        server.thresholds[name] = threshold_at_acceptance(pooled, accept)
-        if not len(pooled):
+        server.thresholds[name] = threshold_of(members, accept)
+        if not any(sketch.count for sketch in members):
             whose = "any client" if name == EVERYONE else name
             server.note(f"no validation samples at {whose}: the threshold accepts everything")

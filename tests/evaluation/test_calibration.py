@@ -13,9 +13,9 @@ import torch
 from fedwild.contract import EVERYONE
 from fedwild.contract.engine import Answer, Job
 from fedwild.core.errors import UserError
-from fedwild.core.payload import Payload
 from fedwild.evaluation.calibration import RunJobs, read_answer, set_thresholds, validation_scores
 from fedwild.evaluation.progress import with_progress
+from fedwild.openset.sketch import sketch_scores, to_payload
 from tests.methods.by_hand import server_of
 
 
@@ -29,7 +29,7 @@ def engine(folder: Path, scores: dict[str, torch.Tensor | str]) -> RunJobs:
                 yield Answer(job, error=found)
             else:
                 path = folder / str(job.client)
-                yield Answer(job, str(path), size=Payload({"unknown": found}).write(path))
+                yield Answer(job, str(path), size=to_payload(sketch_scores(found)).write(path))
 
     return run
 
@@ -39,13 +39,16 @@ def test_a_failing_client_is_excluded_with_a_note(tmp_path: Path) -> None:
     scores |= {"c": torch.tensor([[1.0]]), "d": torch.tensor([math.nan])}
     server = server_of(tuple(scores))
     found = validation_scores(engine(tmp_path, scores), server, "snapshot", {}, list(scores))
-    assert {name: values.tolist() for name, values in found.items()} == {"a": [1.0, 2.0]}
+    assert {name: sketch.quantiles.tolist() for name, sketch in found.items()} == {"a": [1.0, 2.0]}
     assert [note.split(" is excluded")[0] for note in server.notes] == ["b", "c", "d"]
     assert "no disk" in server.notes[0]
 
 
 def test_one_threshold_for_all_or_one_for_each_client() -> None:
-    server, scores = server_of(("a", "b")), {"b": np.array([3.0, 4.0]), "a": np.array([1.0, 2.0])}
+    server, scores = (
+        server_of(("a", "b")),
+        {"b": sketch_scores(np.array([3.0, 4.0])), "a": sketch_scores(np.array([1.0, 2.0]))},
+    )
     set_thresholds(server, scores, 0.5, personal=False)
     assert server.thresholds == {EVERYONE: 2.0}
     set_thresholds(server, scores, 0.5, personal=True)
@@ -57,7 +60,7 @@ def test_without_scores_everything_is_accepted_and_the_log_says_so() -> None:
     server = server_of(("a",))
     set_thresholds(server, {}, 0.95, personal=False)
     assert server.thresholds == {EVERYONE: math.inf}
-    set_thresholds(server, {"a": np.empty(0)}, 0.95, personal=True)
+    set_thresholds(server, {"a": sketch_scores(np.empty(0))}, 0.95, personal=True)
     assert server.thresholds == {"a": math.inf}
     assert [note.partition(":")[0] for note in server.notes] == [
         "no validation samples at any client",
