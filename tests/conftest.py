@@ -20,12 +20,32 @@ import torch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests with real sites first, one at the start of each worker's part: they mostly wait."""
+    """Put slow files at the start of the workers' parts, so that no worker is left with one of them at the end.
+
+    Tests of one slow file stay together, since they share what is expensive to start. Tests with real sites mostly
+    wait, so they are spread over all workers.
+    """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    waiting = [item for item in items if item.get_closest_marker("real_sites")]
-    items[:] = [item for item in items if not item.get_closest_marker("real_sites")]
-    for number, item in enumerate(waiting):
-        items.insert((number % workers) * (len(items) // workers), item)
+    groups: dict[str, list[pytest.Item]] = {}
+    rest = []
+    for item in items:
+        if item.get_closest_marker("real_sites"):
+            groups[item.nodeid] = [item]
+        elif item.get_closest_marker("slow"):
+            groups.setdefault(item.nodeid.partition("::")[0], []).append(item)
+        else:
+            rest.append(item)
+    # Sorting is stable: tests with real sites come first.
+    ordered = sorted(groups.values(), key=lambda group: not group[0].get_closest_marker("real_sites"))
+    parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for number, group in enumerate(ordered):
+        parts[number % workers] += group
+    size = -(-len(items) // workers)
+    for part in parts:
+        missing = max(0, size - len(part))
+        part += rest[:missing]
+        del rest[:missing]
+    items[:] = [item for part in parts for item in part]
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,8 @@ import pytest
 
 from fedwild.core.version import __version__
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 REQUIREMENT = re.compile(r"(?P<name>[\w-]+)(\[[\w,]+\])?>=(?P<lowest>[\d.]+)(,<[\d.]+)?$")
@@ -89,8 +91,11 @@ def test_everything_declared_is_used() -> None:
 
 
 def test_modules_of_an_extra_are_imported_only_where_it_is_needed() -> None:
-    """`import fedwild` and the commands that need no extra work without any."""
-    code = "import sys, fedwild.api, fedwild.cli; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    """`import fedwild` and the commands that need no extra work without any; so do the modules that draw."""
+    pictures = (ROOT / "fedwild" / "results" / "pictures").glob("*.py")
+    drawing = ", ".join(f"fedwild.results.pictures.{file.stem}" for file in pictures)
+    modules = f"fedwild.api, fedwild.cli, fedwild.cli.show, fedwild.cli.data, {drawing}"
+    code = f"import sys, {modules}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     names = {DISTRIBUTIONS.get(name, name) for name in loaded.stdout.split()}
     assert names & _lowest(*EXTRAS).keys() == set()

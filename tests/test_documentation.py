@@ -16,6 +16,8 @@ import fedwild
 from fedwild import contract
 from tests.browser import Visit, open_browser
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 FOREIGN = re.compile(r"\s*(https?:)?//")
 

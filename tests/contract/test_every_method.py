@@ -432,6 +432,7 @@ def test_a_run_folder_opens_as_a_run(tmp_path: Path) -> None:
     assert opened(tmp_path / "run").metrics["closed_accuracy"] == result["metrics"]["closed_accuracy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", BASES)
 def test_the_defaults_learn_the_embedded_digits(
     method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

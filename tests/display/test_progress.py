@@ -21,6 +21,8 @@ from fedwild.display import progress
 from fedwild.display.progress import WorkDisplay
 from tests.conftest import TINY, Cli
 
+pytestmark = pytest.mark.slow
+
 CURSOR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 ONE_LINE = re.compile(r"^.{8,20} (.*\S) +\d+:\d\d, (\d+:\d\d|-:--) left$")
 

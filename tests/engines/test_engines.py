@@ -13,6 +13,8 @@ from fedwild.core.toml import dump_toml
 from tests.sites.inprocess import site_files, tables
 from tests.tiny import model_bytes
 
+pytestmark = pytest.mark.slow
+
 METHODS: dict[str, dict[str, dict[str, Any]]] = {
     "fedavg": {},
     "fedov": {},

@@ -43,6 +43,8 @@ ray = pytest.importorskip("ray", reason="needs fedwild[ray]")
 
 from fedwild.engines.ray import ActorWorker, RayEngine  # noqa: E402  (needs Ray)
 
+pytestmark = pytest.mark.slow
+
 LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 # Processes end slowly on busy machines; otherwise nothing takes a tenth of this.
 PATIENCE = 240.0

@@ -50,6 +50,7 @@ def in_process(target: Callable[..., None], *arguments: object) -> multiprocessi
     return process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correction", ["none", "toy-scaffold"])
 def test_killed_twenty_times_at_random_moments_the_model_is_bit_equal(correction: str, tmp_path: Path) -> None:
     begin = time.perf_counter()

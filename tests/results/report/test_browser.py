@@ -13,6 +13,8 @@ from fedwild.results.report import write_report
 from tests.browser import Visit, open_browser
 from tests.tiny import image_file
 
+pytestmark = pytest.mark.slow
+
 FIGURES = (
     *("Loss", "Accuracy and open-set metrics", "Unknown scores", "ROC", "OSCR", "Reliability", "Confusion matrix"),
     *("Feature map", "Samples by class and client", "Time by phase", "Bytes by phase"),
