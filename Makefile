@@ -46,16 +46,16 @@ browser:
 # of real sites are excluded.
 bounds:
 	$(PYTHON) -m venv --clear build/bounds
-	build/bounds/bin/pip install --quiet --constraint constraints-lowest.txt --editable '.[dev,ot,ray,track,plots]'
+	build/bounds/bin/pip install --quiet --constraint constraints-lowest.txt --editable '.[dev,ot,ray,track,plots,secure]'
 	build/bounds/bin/python -m pytest tests/core tests/data tests/cli tests/display tests/openset tests/discovery \
-		tests/models tests/engines tests/results/pictures tests/results/test_tracking.py tests/methods/fedpd \
+		tests/models tests/engines tests/aggregation tests/results/pictures tests/results/test_tracking.py tests/methods/fedpd \
 		--ignore tests/engines/test_engines.py
 
 # torch is installed first and pinned, so that nothing pulls another build of it.
 $(INSTALLED): pyproject.toml constraints.txt fedwild/core/version.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,plots,ot,flower,ray,track]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,plots,ot,flower,secure,ray,track]'
 	touch $(INSTALLED)
 
 clean:
