@@ -22,6 +22,7 @@ from fedwild.cli.show import show_app
 from fedwild.cli.sites import coordinate, flower_app, site
 from fedwild.cli.track import track
 from fedwild.core.errors import UserError
+from fedwild.core.text import clean
 
 # Otherwise typer escapes brackets for rich, and the help shows `\\[required]`.
 typer.core.HAS_RICH = False
@@ -43,6 +44,8 @@ app.add_typer(data_app, name="data")
 app.add_typer(show_app, name="show")
 app.add_typer(flower_app, name="flower")
 
+MAX_ERROR = 10_000
+"""The maximum length of an error message; some list everything that is allowed."""
 # The error class for invalid options. Its module differs between versions of typer, its place in this order does not.
 UsageProblem: Any = typer.BadParameter.__mro__[2]
 
@@ -76,5 +79,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 def complain(*problems: str) -> NoReturn:
     for problem in problems:
-        print(f"error: {problem}", file=sys.stderr)
+        print(f"error: {clean(problem, MAX_ERROR)}", file=sys.stderr)
     sys.exit(2)

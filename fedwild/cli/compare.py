@@ -28,6 +28,7 @@ from fedwild.cli.options import (
 )
 from fedwild.core.errors import UserError
 from fedwild.core.text import count
+from fedwild.display.console import print_warning
 
 if TYPE_CHECKING:
     from fedwild.results.sweeps import Record, Sweep
@@ -143,10 +144,10 @@ def sweep(
         with working(quiet) as work:
             unwritten = sweeps.write_reports(plan, record, work)
         for folder, reason in unwritten.items():
-            print(f"warning: the report of {folder} could not be written: {reason}", file=sys.stderr)
+            print_warning(f"warning: the report of {folder} could not be written: {reason}")
     if progress.failures:
         failed = f"{len(progress.failures)} of {len(plan.runs)} runs failed: {', '.join(progress.failures)}"
-        print(f"{failed}. See {plan.folder / 'runs.csv'}; repeat the command to try again.", file=sys.stderr)
+        print_warning(f"{failed}. See {plan.folder / 'runs.csv'}; repeat the command to try again.")
         raise typer.Exit(1)
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from fedwild.core.defaults import DEFAULT_METHOD
 from fedwild.core.errors import UserError
+from fedwild.display.console import open_console, print_warning
 
 if TYPE_CHECKING:
     from fedwild.api import Run
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 WIDTH_PER_FIGURE = 11
 """A terminal with fewer columns per figure gets lines instead of a table."""
-out = Console()
-err = Console(stderr=True)
+out = open_console()
+err = open_console(stderr=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
@@ -222,7 +223,7 @@ def closing_report(done: Run) -> Path | None:
         return None
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        print(f"warning: the run is finished, but its report could not be written: {reason}", file=sys.stderr)
+        print_warning(f"warning: the run is finished, but its report could not be written: {reason}")
         return None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +25,7 @@ from fedwild.cli.options import (
 )
 from fedwild.core.errors import UserError
 from fedwild.core.text import count
+from fedwild.display.console import print_warning
 
 if TYPE_CHECKING:
     from fedwild.results.papers import Table
@@ -108,7 +108,7 @@ def reproduce(
     # After printing the table, so that it is not lost if a file cannot be written.
     write_files(shown, files or [], quiet=as_json)
     for label, problem in failures.items():
-        print(f"failed: {label}: {problem}", file=sys.stderr)
+        print_warning(f"failed: {label}: {problem}")
     if failures:
         raise typer.Exit(1)
 

@@ -35,11 +35,15 @@ from fedwild.cli.options import (
     pairs,
     place,
     real,
+    say,
     show_result,
     whole,
 )
 from fedwild.core.errors import UserError
+from fedwild.core.text import clean
 
+MAX_NOTICE, MAX_NOTICE_LINES = 10_000, 100
+"""Limits for what a site shows to its operator: a sentence of the coordinator, or the site's own traceback."""
 flower_app = typer.Typer(
     help="Create certificates and keys for real sites, and apps for Flower's own programs.", no_args_is_help=True
 )
@@ -94,7 +98,7 @@ def site(
 
     def notify(text: str) -> None:
         if not quiet:
-            err.print(text, highlight=False, markup=False, soft_wrap=True)
+            say(clean(text, MAX_NOTICE, MAX_NOTICE_LINES), err)
 
     renamed = pairs("--label", labels or [])
     options = SiteOptions(superlink, data, name, key, ca, folder, renamed, device, seconds)

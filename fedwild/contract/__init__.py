@@ -10,12 +10,13 @@ from fedwild.contract.exhibit import (
     Record,
     TableExhibit,
 )
-from fedwild.contract.halves import EVERYONE, Client, Replies, Reply, Server, Step
+from fedwild.contract.halves import Client, Replies, Reply, Server, Step
 from fedwild.contract.initial import HEAD, Initial, initial_weights
 from fedwild.contract.method import Discovers, Method, Traits, Welcomes
 from fedwild.contract.phase import Draw, Groups, Phase, Rounds, Tensors
 from fedwild.contract.predictor import Outcome, Prediction, Predictor
 from fedwild.contract.task import Task, copy_tensors, weights_of
+from fedwild.core.names import EVERYONE
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.core.settings import Settings

@@ -14,9 +14,6 @@ from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.data.samples import Samples
 
-EVERYONE = "*"
-"""The key of the threshold that all clients share."""
-
 
 @dataclass(frozen=True)
 class Step:

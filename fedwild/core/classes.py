@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from typing import Any
 
-UNKNOWN_NAME = "unknown"
-"""The answer for samples of no known or novel class."""
-MAX_CHARACTERS = 100
-"""The maximum length of a class name."""
+from fedwild.core.names import plain_name
+
 NOVEL = "novel"
 """The stem of the names novel-1, novel-2 ... of discovered classes until they are named; also their origin."""
 
@@ -64,8 +62,9 @@ class ClassRegistry:
         return self.names.index(name)
 
     def free_name(self, stem: str) -> str:
-        """Return the first of stem-1, stem-2 ... that is not taken."""
-        return next(name for number in count(1) if (name := f"{stem}-{number}") not in self)
+        """Return the first of stem-1, stem-2 ... that is not taken, whatever its case."""
+        taken = {plain_name(name) for name in self.names}
+        return next(name for number in count(1) if plain_name(name := f"{stem}-{number}") not in taken)
 
     def rename(self, old: str, new: str) -> None:
         """Rename a class; its id does not change."""

@@ -1,8 +1,13 @@
-"""Numbers and names as text: counts, percentages, sizes in bytes, durations, shortened names."""
+"""Numbers and names as text: counts, percentages, sizes in bytes, durations, shortened names, text from outside."""
 
 from __future__ import annotations
 
 import math
+
+MAX_SHOWN = 2000
+"""The maximum length of text from outside that is shown."""
+HIDDEN = "\ufffd"
+"""Replaces characters that a terminal would obey instead of showing."""
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
@@ -34,3 +39,23 @@ def duration(seconds: float) -> str:
 def cut(text: str, length: int) -> str:
     """Return `text`, shortened to `length` characters with an ellipsis if it is longer."""
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def clean(text: str, length: int = MAX_SHOWN, lines: int = 1) -> str:
+    """Return text from outside as it may be shown: at most `lines` lines and `length` characters, all printable.
+
+    Control characters, which move the cursor or change colours, and format characters, which reverse the direction of
+    reading or have no width, are replaced. Line breaks that exceed `lines` and other white space become blanks.
+    """
+    rows = [_printable(row) for row in text[: length + 1].splitlines()]
+    if len(rows) > lines:
+        rows[lines - 1 :] = [" ".join(rows[lines - 1 :])]
+    return cut("\n".join(rows), length)
+
+
+def _printable(row: str) -> str:
+    if row.isprintable():
+        return row
+    return "".join(
+        character if character.isprintable() else " " if character.isspace() else HIDDEN for character in row
+    )

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from fedwild.core.text import size
+from fedwild.core.text import clean, size
 from fedwild.display.forecast import clock, seconds_left
 from fedwild.display.run_progress import Clock
 
@@ -57,7 +57,7 @@ class ProgressLine:
         ends = None if left is None else self._now() + left
         # `update` ignores a total of None, which makes the bar pulse.
         self._bars.tasks[0].total = total
-        self._bars.update(self._task, description=what, completed=done, ends=ends)
+        self._bars.update(self._task, description=clean(what), completed=done, ends=ends)
 
 
 class WorkDisplay:
@@ -104,4 +104,4 @@ class WorkDisplay:
         """Print a line, unless one was printed a moment ago."""
         if not self._quiet and self._now() - self._printed >= EVERY_SECONDS:
             self._printed = self._now()
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self._console.print(clean(text), highlight=False, markup=False, soft_wrap=True)

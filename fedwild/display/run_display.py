@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedwild.core.text import count, size
+from fedwild.core.text import clean, count, size
 from fedwild.display.figures import figure_text, shown_figures
 from fedwild.display.progress import ProgressLine, WorkDisplay
 from fedwild.display.run_progress import Clock, RunProgress
@@ -50,7 +50,7 @@ class RunDisplay:
             handler(event)
 
     def _say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(clean(text), highlight=False, markup=False, soft_wrap=True)
 
     def _on_folder(self, event: dict[str, Any]) -> None:
         self.folder = str(event["path"])

@@ -10,8 +10,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from fedwild.contract import Discovers
-from fedwild.core.classes import MAX_CHARACTERS, UNKNOWN_NAME, ClassEntry, ClassRegistry
+from fedwild.core.classes import ClassEntry, ClassRegistry
 from fedwild.core.errors import UserError, unknown_name
+from fedwild.core.names import check_name, seen_names
 from fedwild.methods import METHODS
 from fedwild.runs.events import EventLog, read_events
 from fedwild.runs.folder import RunFolder
@@ -92,17 +93,9 @@ def check_old(run: Run, classes: ClassRegistry, name: str) -> None:
 
 def allowed_name(classes: ClassRegistry, old: str, new: str) -> str:
     """Return the new name without surrounding spaces, if it is allowed."""
-    name = new.strip()
-    if not name:
-        raise UserError(f"name {new!r} is not allowed: it must have a character that is not a space.")
-    if not name.isprintable() or len(name) > MAX_CHARACTERS:
-        raise UserError(
-            f"name {new[:MAX_CHARACTERS]!r} is not allowed: it must be one line of at most {MAX_CHARACTERS} "
-            "printable characters."
-        )
-    if name == UNKNOWN_NAME:
-        raise UserError(f"name {name!r} is not allowed: it is the answer for samples of no class.")
-    if name != old and name in classes:
+    name, others = new.strip() or new, [other for other in classes.names if other != old]
+    check_name(name, "", "class", seen_names(others, "another class"), "Choose another name.")
+    if name in others:
         raise UserError(f"name {name!r} is taken: another class has it.")
     return name
 

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from fedwild.contract import EVERYONE, Answering, Client, Outcome, Payload, Record, Rng, Server, Task
 from fedwild.contract.engine import Job
-from fedwild.core.classes import UNKNOWN_NAME, ClassEntry
+from fedwild.core.classes import ClassEntry
 from fedwild.core.errors import UserError
+from fedwild.core.names import UNKNOWN_NAME
 from fedwild.core.temporary import temporary_folder
 from fedwild.core.toml import read_toml
 from fedwild.data import Samples, Split

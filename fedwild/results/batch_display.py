@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from fedwild.core.errors import UserError
-from fedwild.core.text import count, duration
+from fedwild.core.text import clean, count, duration
 from fedwild.display.run_display import figure_phrases
 from fedwild.results.batch import Planned, Progress, Watcher
 from fedwild.runs.events import Listener
@@ -64,11 +64,11 @@ class BatchDisplay(Watcher):
         if self._live is not None:
             rest = time_left(progress.seconds_left(self._clock() - self._began))
             line = f"run {progress.done + 1}/{progress.total}: {planned.label}{self._round}{rest}"
-            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"))
+            self._live.update(Text(clean(line), no_wrap=True, overflow="ellipsis"))
 
     def _print(self, text: str) -> None:
         if not self._quiet:
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self._console.print(clean(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def final_figures(planned: Planned) -> str:

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedwild.contract import EVERYONE, Initial, Method, Rng, Task
+from fedwild.contract import Initial, Method, Rng, Task
 from fedwild.contract.schedule import first_rounds, plan_of
 from fedwild.core.errors import UserError
+from fedwild.core.names import Seen, check_name
 from fedwild.data import (
     DATASETS,
     Dataset,
@@ -166,9 +167,10 @@ def check_newcomer_names(newcomers: Iterable[str], there: Collection[str]) -> No
 def check_clients(config: Config, split: Split) -> None:
     """Check the names of clients, which become file names, and settings that refer to clients."""
     names = [client.name for client in split.clients]
+    seen: Seen = {}
     for name in names:
-        if name in {"", ".", "..", EVERYONE} or "/" in name or "\0" in name:
-            raise UserError(f"client name {name!r} is not allowed: it must not contain '/' or be '.', '..' or '*'.")
+        where = "data.newcomers" if name in config.data.newcomers else "the data"
+        check_name(name, where, "client", seen)
     federation = config.federation
     strangers = sorted(set(federation.arrivals) - set(names))
     if strangers:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedwild.core.errors import UserError
+from fedwild.core.text import clean
 from fedwild.core.toml import read_toml
 from fedwild.data import SITES, load
 from fedwild.engines.choice import Connect
@@ -170,4 +171,4 @@ def run_in_server_app(transport: Transport, config_file: Path, out: str) -> None
 def print_event(event: Mapping[str, Any]) -> None:
     """Print an event as one line: its name and its fields."""
     fields = [f"{key}={value}" for key, value in event.items() if key not in ("event", "time")]
-    print(" ".join([str(event["event"]), *fields])[:500], flush=True)
+    print(clean(" ".join([str(event["event"]), *fields]), 500), flush=True)

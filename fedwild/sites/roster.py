@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedwild.contract import EVERYONE
 from fedwild.core.errors import BadReply, UserError
+from fedwild.core.names import check_name, seen_names
 from fedwild.data import check_names
 from fedwild.runs.at_sites import SiteFacts
 from fedwild.runs.config import Config
@@ -131,7 +131,10 @@ class Roster:
             )
         if self.shape is not None and facts.shape != self.shape:
             raise UserError(wrong_shape(facts, self.shape))
-        check_names(name, facts.classes, self.known)
+        others = {other: site.facts for other, site in self.sites.items() if other != name}
+        check_name(name, "a site", "client", seen_names(others, "another site"))
+        declared = [label for other in others.values() for label in other.classes]
+        check_names(name, facts.classes, [*declared, *self.known])
 
     def reject(self, node: int, reason: str) -> None:
         """Reject a node; the log and the site's operator get the reason."""
@@ -225,9 +228,10 @@ def read_hello(envelope: Envelope) -> tuple[str, SiteFacts]:
 
 def check_facts(facts: SiteFacts) -> None:
     """Reject impossible facts."""
-    bad_name = not facts.name.isprintable() or "/" in facts.name or facts.name in {"", ".", "..", EVERYONE}
-    if bad_name or len(facts.name) > 100:
-        raise BadReply(f"name {facts.name[:40]!r} is not allowed: it must be printable and without '/'")
+    try:
+        check_name(facts.name, "", "client")
+    except UserError as problem:
+        raise BadReply(str(problem)) from problem
     if not 1 <= len(facts.classes) <= MAX_CLASSES or len(set(facts.classes)) < len(facts.classes):
         raise BadReply(f"{facts.name} must have 1 to {MAX_CLASSES} distinct classes")
     valid_shape = 1 <= len(facts.shape) <= 4 and all(1 <= side <= 1_000_000 for side in facts.shape)

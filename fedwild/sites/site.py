@@ -19,7 +19,7 @@ from fedwild.core.temporary import temporary_folder
 from fedwild.data import DataSettings, load
 from fedwild.engines.threads import single_thread
 from fedwild.sites.envelope import Closed, read, write
-from fedwild.sites.keys import SITE_NAME, check_site_key
+from fedwild.sites.keys import check_site_key, check_site_name
 from fedwild.sites.processes import Child, free_port, last_line, split_address, unresolved
 from fedwild.sites.site_server import SiteServer
 from fedwild.sites.transport import listen
@@ -72,8 +72,7 @@ def run_site(options: SiteOptions, notify: Notify) -> None:
 
 def check_options(options: SiteOptions) -> None:
     """Reject an invalid name, missing files, and data that cannot be read."""
-    if not SITE_NAME.fullmatch(options.name) or options.name in {".", ".."}:
-        raise UserError(f"--name {options.name!r} is not allowed: use letters, digits, '.', '_', '+' and '-' only.")
+    check_site_name(options.name, "--name")
     for option, path in (("--key", options.key), ("--ca", options.authority)):
         if path is not None and not path.is_file():
             raise UserError(f"{option} {str(path)!r}: the file does not exist.")
@@ -83,7 +82,7 @@ def check_options(options: SiteOptions) -> None:
         check_site_key(options.key)
     split_address(options.superlink, "--superlink")
     try:
-        load(DataSettings(name=options.data))
+        load(DataSettings(name=options.data), labels=options.labels)
     except UserError as error:
         # The coordinator's settings may give images of different sizes one shape.
         if "data.size" not in str(error):

@@ -24,7 +24,6 @@ from fedwild.core.payload import Payload, write_atomically
 from fedwild.core.settings import validate
 from fedwild.core.version import __version__
 from fedwild.data import ClassRoles, Dataset, DataSettings, load, site_split
-from fedwild.data.sources.newcomer import rename_classes
 from fedwild.engines.executor import Executor, state_file
 from fedwild.runs.at_sites import SiteFacts
 from fedwild.runs.config import Config, resolve
@@ -138,9 +137,7 @@ class SiteServer:
         """Return this site's samples, loaded with the coordinator's settings."""
         key = json.dumps([{setting: data.get(setting) for setting in LOADING_SETTINGS}, seed])
         if self._dataset is None or self._dataset[0] != key:
-            dataset = load(own_settings(data, self.data), seed)
-            classes = rename_classes(dataset.classes, dict(self.labels), f"site {self.name}")
-            self._dataset = (key, replace(dataset, classes=classes))
+            self._dataset = (key, load(own_settings(data, self.data), seed, labels=self.labels))
         return self._dataset[1]
 
     # --- jobs ---------------------------------------------------------------------------------------------

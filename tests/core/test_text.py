@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fedwild.core.text import count, cut, duration, percent, size
+from fedwild.core.text import HIDDEN, clean, count, cut, duration, percent, size
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 clients"), (1, "1 client"), (2, "2 clients")])
@@ -51,3 +51,33 @@ def test_duration_uses_the_unit_that_fits(seconds: float, text: str) -> None:
 )
 def test_cut_keeps_short_texts_and_shortens_long_ones(text: str, shown: str) -> None:
     assert cut(text, 10) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Zürich 100 % – 北京", "Zürich 100 % – 北京"),
+        ("\x1b[31mred\x1b[0m", f"{HIDDEN}[31mred{HIDDEN}[0m"),
+        ("\x1b]0;title\x07", f"{HIDDEN}]0;title{HIDDEN}"),
+        ("a\x9bb\x00c\x7f", f"a{HIDDEN}b{HIDDEN}c{HIDDEN}"),
+        ("abc\u202egnp.exe", f"abc{HIDDEN}gnp.exe"),
+        ("zero\u200bwidth\ufeff", f"zero{HIDDEN}width{HIDDEN}"),
+        ("\udcff", HIDDEN),
+        ("a\tb\u00a0c", "a b c"),
+        ("one\ntwo\r\nthree\x85four\u2028five\x0csix", "one two three four five six"),
+        ("ends\n", "ends"),
+        ("", ""),
+    ],
+)
+def test_clean_shows_one_line_without_control_or_format_characters(text: str, shown: str) -> None:
+    assert clean(text) == shown
+
+
+def test_clean_limits_the_length_and_the_number_of_lines() -> None:
+    assert clean("x" * 1000, 10) == "x" * 9 + "…"
+    assert clean("a\nb\nc\nd", lines=3) == "a\nb\nc d"
+    assert clean("a\nb", lines=3) == "a\nb"
+
+
+def test_clean_reads_no_more_of_a_long_text_than_it_shows() -> None:
+    assert clean("\x1b" * 10_000_000, 20) == HIDDEN * 19 + "…"

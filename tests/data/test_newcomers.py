@@ -215,11 +215,11 @@ def test_a_split_with_newcomers_can_be_saved_and_loaded(ann: str, ben: str, tmp_
 @pytest.mark.parametrize(
     ("brought", "words"),
     [
-        (["Class1"], "differs from 'class1' only by case or spaces"),
-        (["class1 "], "differs from 'class1' only by case or spaces"),
-        (["a", "A"], "class 'A' differs from 'a' only by case"),
-        (["unknown"], "class 'unknown' is not allowed"),
-        (["UNKNOWN"], "class 'UNKNOWN' is not allowed"),
+        (["Class1"], "differs from 'class1' only by case or spaces ('class1' is from the federation)"),
+        (["class1 "], "use --label 'class1 =class1'"),
+        (["a", "A"], "class 'A' differs from 'a' only by case or spaces ('a' is from newcomer 'ann')"),
+        (["unknown"], "class name 'unknown' is not allowed"),
+        (["UNKNOWN"], "class name 'UNKNOWN' is not allowed"),
         (["STRASSE", "straße"], "only by case"),
     ],
 )

@@ -256,6 +256,40 @@ def test_problems_with_an_npz_are_reported(tmp_path: Path, arrays: dict[str, np.
         load_path(write_arrays(tmp_path, **arrays))
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["cat", "Unknown"], r"mine\.npz: class name 'Unknown' is not allowed: 'unknown' is the answer"),
+        (
+            ["cat", "Cat"],
+            r"mine\.npz: class 'Cat' differs from 'cat' only by case or spaces \('cat' is from .*mine\.npz\)\. Merge",
+        ),
+        (["cat", "cat "], "class 'cat ' differs from 'cat'"),
+        (["cat", " "], "class name ' ' is not allowed"),
+        (["cat", "x" * 101], "at most 100 printable characters"),
+        (["cat", "\x1b[31m"], r"class name '\\x1b\[31m' is not allowed"),
+    ],
+)
+def test_ambiguous_and_invalid_class_names_are_rejected(tmp_path: Path, names: list[str], message: str) -> None:
+    y = np.arange(10) % 2
+    with pytest.raises(UserError, match=message):
+        load_path(write_arrays(tmp_path, x=pixels(10), y=y, classes=np.array(names)))
+
+
+def test_class_names_of_several_sources_are_compared(tmp_path: Path) -> None:
+    roots = [fill(tmp_path / "one", "cat"), fill(tmp_path / "two", "CAT")]
+    with pytest.raises(UserError) as refused:
+        load(DataSettings(name=[str(root) for root in roots]))
+    assert f"{roots[1]}: class 'CAT' differs from 'cat' only by case" in str(refused.value)
+    assert f"'cat' is from {roots[0]}" in str(refused.value)
+
+
+def test_owners_whose_names_differ_only_by_case_are_rejected(tmp_path: Path) -> None:
+    fill(tmp_path, "ward/sick", "Ward/sick")
+    with pytest.raises(UserError, match="client 'ward' differs from 'Ward'"):
+        make_split(load_path(tmp_path), DataSettings())
+
+
 def test_a_truncated_npz_is_rejected(tmp_path: Path) -> None:
     path = write_arrays(tmp_path, x=pixels(400), y=np.zeros(400, dtype=int))
     whole = path.read_bytes()

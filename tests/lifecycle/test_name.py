@@ -269,6 +269,8 @@ def test_a_full_disk_is_one_sentence(place: str, cli: Cli, discovered: Path, mon
         (("novel-1", "x" * 101), ("is not allowed", "at most 100")),
         (("novel-1", "novel-2"), ("name 'novel-2' is taken", "another class has it")),
         (("novel-1", " 2"), ("name '2' is taken",)),
+        (("novel-1", "Unknown"), ("name 'Unknown' is not allowed", "samples of no class")),
+        (("novel-1", "NOVEL-2"), ("'NOVEL-2' differs from 'novel-2'", "Choose another name")),
         (("novel-1",), ("class 'novel-1' needs a name",)),
     ],
 )

@@ -77,6 +77,8 @@ def test_host_name_that_does_not_resolve_is_reported(data: Path, cli: Cli, monke
         (["--key", "a.npz"], "needs TLS: give the authority's certificate with --ca."),
         (["--wait", "long"], "--wait long is not allowed: it must be a number of seconds."),
         (["--label", "ant"], "--label ant is not allowed: write OWN=NAME"),
+        (["--label", "lion=cat"], "--label: class 'lion' is not known"),
+        (["--label", "ant=Unknown"], "a.npz: class name 'Unknown' is not allowed"),
     ],
 )
 def test_wrong_options_of_a_site_are_rejected_at_once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import stat
 from pathlib import Path
@@ -84,12 +85,53 @@ def test_invalid_names_and_days_are_rejected(options: list[str], sentence: str, 
     assert sentence in refused("flower", "keys", "keys", *options)
 
 
-def test_invalid_host_is_rejected(cli: Cli) -> None:
-    outcome = cli("flower", "keys", "keys", "--host", "no host")
-    assert (outcome.code, outcome.err) == (
-        2,
-        "error: --host 'no host' is not allowed: give a host name or an IP address.\n",
+@pytest.mark.parametrize("hosts", [("no host",), ("good.example", "a b")])
+def test_invalid_host_is_rejected_before_anything_is_written(hosts: tuple[str, ...], refused: Refused) -> None:
+    options = [text for host in hosts for text in ("--host", host)]
+    assert refused("flower", "keys", "keys", *options, "--site", "a") == (
+        f"error: --host {hosts[-1]!r} is not allowed: give a host name or an IP address.\n"
     )
+
+
+def test_sites_whose_names_differ_only_by_case_are_rejected(tmp_path: Path, refused: Refused) -> None:
+    assert "client 'A' differs from 'a'" in refused("flower", "keys", "keys", "--site", "a", "--site", "A")
+    make_keys(tmp_path / "keys", [], ["a"])
+    assert "client 'A' differs from 'a' only by case or spaces ('a' is from 'keys')" in refused(
+        "flower", "keys", "keys", "--site", "A"
+    )
+
+
+def test_nothing_is_left_when_a_file_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_keys(tmp_path, [], ["a"])
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    change_mode = os.fchmod
+
+    def full(descriptor: int, mode: int) -> None:
+        if mode == 0o644:
+            raise OSError(28, "No space left on device")
+        change_mode(descriptor, mode)
+
+    monkeypatch.setattr("os.fchmod", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        make_keys(tmp_path, [], ["b", "c"])
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601])
+def test_private_key_that_others_can_access_is_rejected(mode: int, tmp_path: Path) -> None:
+    make_keys(tmp_path, [], ["a"])
+    for name in ("sites/a.key", "server.key", "ca.key"):
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "server.pem").rename(tmp_path / "kept.pem")
+    with pytest.raises(UserError, match=rf"ca\.key.* \(mode {mode:04o}\): run `chmod 600 .*/ca\.key`"):
+        make_keys(tmp_path, [], [])
+    (tmp_path / "kept.pem").rename(tmp_path / "server.pem")
+    with pytest.raises(UserError, match=r"engine\.certificates: .*server\.key.* run `chmod 600"):
+        check_certificates(tmp_path)
+    with pytest.raises(UserError, match=r"--key .*a\.key.* run `chmod 600"):
+        check_site_key(tmp_path / "sites" / "a.key")
+    (tmp_path / "sites" / "a.key").chmod(0o400)
+    check_site_key(tmp_path / "sites" / "a.key")
 
 
 def test_missing_key_of_the_authority_is_reported_with_advice(tmp_path: Path, refused: Refused) -> None:

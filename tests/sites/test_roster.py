@@ -103,6 +103,24 @@ def test_site_with_a_class_that_differs_only_by_case_is_rejected(files: dict[str
     assert renamed.facts()[0].classes == ("ant", "bee")
 
 
+def test_sites_that_name_one_class_differently_do_not_make_two(files: dict[str, Path], tmp_path: Path) -> None:
+    shouting = saved(tmp_path / "loud.npz", images({"ANT": 0, "bee": 2}, 5))
+    roster = roster_of(InProcessSites(site_server("a", files["a"], tmp_path), site_server("c", shouting, tmp_path)))
+    roster.refresh()
+    assert list(roster.sites) == ["a"]
+    assert "class 'ANT' differs from 'ant'" in next(iter(roster.rejections.values()))
+
+
+def test_sites_whose_names_differ_only_by_case_are_rejected(files: dict[str, Path], tmp_path: Path) -> None:
+    sites = InProcessSites(site_server("a", files["a"], tmp_path), site_server("A", files["b"], tmp_path))
+    roster = roster_of(sites)
+    roster.refresh()
+    assert list(roster.sites) == ["a"]
+    assert "client 'A' differs from 'a' only by case or spaces ('a' is from another site)" in next(
+        iter(roster.rejections.values())
+    )
+
+
 def test_name_is_bound_to_the_registered_key(files: dict[str, Path], tmp_path: Path) -> None:
     sites = InProcessSites()
     sites.connect(site_server("a", files["a"], tmp_path), registered="a")

@@ -171,7 +171,7 @@ def test_own_class_names_are_replaced_by_the_federations(files: dict[str, Path],
     answer = own.answer(hello())
     assert list(answer.head["facts"]["classes"]) == ["Ameise", "bee", "cat", "dog"]
     wrong = site_server("a", files["a"], tmp_path, labels={"lion": "Löwe"}).answer(hello())
-    assert "labels: class 'lion' is not known" in wrong.head["reason"]
+    assert "--label: class 'lion' is not known" in wrong.head["reason"]
 
 
 def test_payload_is_identified_by_its_content_not_by_its_path(files: dict[str, Path], tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from fedwild.core.errors import UserError
+from fedwild.core.names import Seen, check_name
 from fedwild.core.settings import Settings
 from fedwild.data.dataset import Dataset
 from fedwild.data.partitions.base import PARTITIONS, Partition, Rows
@@ -45,7 +46,7 @@ class Domain(Partition):
             for domain in dataset.domains
             for number in range(each)
         ]
-        return _checked_names("domain clients", tuple(names), clients)
+        return _checked_names(dataset.name, "domain clients", tuple(names), clients)
 
 
 @PARTITIONS.add("owner")
@@ -60,14 +61,14 @@ class Owner(Partition):
     def client_names(self, dataset: Dataset, clients: int | None) -> tuple[str, ...]:
         if not dataset.owners:
             raise UserError(NO_OWNERS)
-        return _checked_names("owners", dataset.owners, clients)
+        return _checked_names(dataset.name, "owners", dataset.owners, clients)
 
 
-def _checked_names(what: str, names: tuple[str, ...], clients: int | None) -> tuple[str, ...]:
-    """Return the names after checking that they can be folders and that their number is the one asked for."""
+def _checked_names(data: str, what: str, names: tuple[str, ...], clients: int | None) -> tuple[str, ...]:
+    """Return the names after checking that they are valid and that their number is the one asked for."""
+    seen: Seen = {}
     for name in names:
-        if not name.strip() or name.startswith(".") or set(name) & set("/\\"):
-            raise UserError(f"client name {name!r} is not allowed: it must not contain slashes or start with a dot.")
+        check_name(name, data, "client", seen)
     if clients is not None and clients != len(names):
         raise UserError(
             f"federation.clients = {clients} is not allowed: the data has {len(names)} {what}; omit it or set it to "

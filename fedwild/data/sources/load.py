@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedwild.core.errors import UserError, unknown_name
+from fedwild.core.names import Seen, check_name
 from fedwild.data.dataset import Dataset
 from fedwild.data.images import convert
 from fedwild.data.settings import SITES, DataSettings
@@ -25,12 +27,24 @@ COMMON_SIZE = 32
 """Pixels per side to which images of different data sets are resized."""
 
 
-def load(settings: DataSettings, seed: int = 0, progress: Progress | None = None) -> Dataset:
-    """Return the data that `settings` name; `seed` only chooses the train_samples and test_samples."""
+def load(
+    settings: DataSettings,
+    seed: int = 0,
+    progress: Progress | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Dataset:
+    """Return the data that `settings` name; `seed` only chooses the train_samples and test_samples.
+
+    `labels` maps own names of classes to those of the federation.
+    """
     names = settings.names
-    raws = []
+    raws: list[Raw] = []
+    seen: Seen = {}
     for number, name in enumerate(names):
         raw = with_test(load_one(name, settings, progress), settings.test_fraction, name)
+        raw = replace(raw, classes=rename_classes(raw.classes, labels or {}, "--label"))
+        for label in raw.classes:
+            check_name(label, name, "class", seen, "Merge or rename them.")
         raws.append(subsample(raw, settings, np.random.default_rng([seed, 11, number])))
     raws = _select_domains(raws, settings.domains)
     stems = [name if name in DATASETS or is_synthetic(name) else Path(name).stem for name in names]
@@ -61,6 +75,18 @@ def load_one(name: str, settings: DataSettings, progress: Progress | None) -> Ra
     if ending in (".npz", ".csv") or "/" in name or "\\" in name or name.startswith((".", "~")):
         raise UserError(f"data.name = {name!r} does not exist.")
     raise unknown_name("data.name =", name, DATASETS)
+
+
+def rename_classes(classes: tuple[str, ...], labels: Mapping[str, str], where: str) -> tuple[str, ...]:
+    """Return the classes under the federation's names; two classes must not get the same name."""
+    for own in labels:
+        if own not in classes:
+            raise unknown_name(f"{where}: class", own, classes)
+    names = tuple(labels.get(name, name) for name in classes)
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"{where} is not allowed: two classes would both be called {twice!r}.")
+    return names
 
 
 def only_domains(raw: Raw, names: list[str] | None, where: str) -> Raw:

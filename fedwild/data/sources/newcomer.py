@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwild.core.classes import MAX_CHARACTERS, UNKNOWN_NAME
 from fedwild.core.errors import UserError, unknown_name
+from fedwild.core.names import check_name, plain_name, seen_names
 from fedwild.data.dataset import Dataset
 from fedwild.data.images import grey, resize
 from fedwild.data.settings import DataSettings, NewcomerSettings
 from fedwild.data.sources.download import Progress
-from fedwild.data.sources.load import load_one, only_domains, subsample
+from fedwild.data.sources.load import load_one, only_domains, rename_classes, subsample
 from fedwild.data.sources.raw import Part, Raw, with_test
 
 
@@ -26,6 +26,7 @@ def with_newcomers(dataset: Dataset, data: DataSettings, seed: int = 0, progress
     Each newcomer is a separate domain with the name of the client.
     """
     for name, settings in data.newcomers.items():
+        check_name(name, "data.newcomers", "client")
         raw = load_newcomer(name, settings, data, dataset, seed, progress)
         check_names(name, raw.classes, dataset.classes)
         dataset = _append(dataset, name, raw)
@@ -46,7 +47,7 @@ def load_newcomer(
     raw = subsample(raw, limits, np.random.default_rng([seed, 13, *name.encode()]))
     if not len(raw.train.y):
         raise UserError(f"{where} has no training samples.")
-    classes = rename_classes(raw.classes, settings.labels, where)
+    classes = rename_classes(raw.classes, settings.labels, f"{where}.labels")
     return raw.map(
         lambda part: replace(part, x=_fit(part.x, like.input_shape, settings.resize, where)), classes=classes
     )
@@ -62,29 +63,16 @@ def _load(name: str, asked: DataSettings, progress: Progress | None) -> Raw:
 
 
 def check_names(newcomer: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Reject invalid class names and names that differ only by case or spaces."""
-    by_plain_name = {name.strip().casefold(): name for name in known}
-    seen = dict(by_plain_name)
+    """Reject invalid class names, and names that differ only by case or spaces."""
+    federation = seen_names(known, "the federation")
+    seen = dict(federation)
     for name in names:
-        if not name.strip() or not name.isprintable() or len(name) > MAX_CHARACTERS:
-            raise UserError(
-                f"newcomer {newcomer!r}: class name {name[:MAX_CHARACTERS]!r} is not allowed: it must be one line with "
-                f"at most {MAX_CHARACTERS} printable characters."
-            )
-        plain = name.strip().casefold()
-        if plain == UNKNOWN_NAME:
-            raise UserError(
-                f"newcomer {newcomer!r}: class {name!r} is not allowed: this is the answer for samples of no class. "
-                "Rename the class, or exclude it (data.newcomers classes)."
-            )
-        other = seen.setdefault(plain, name)
-        if other != name:
-            advice = f"If they are the same class, use --label {quote(f'{name}={other}')}; otherwise rename it."
-            if plain not in by_plain_name:
-                advice = "Both are in its own data: merge or rename them there."
-            raise UserError(
-                f"newcomer {newcomer!r}: class {name!r} differs from {other!r} only by case or spaces. {advice}"
-            )
+        other = federation.get(plain_name(name))
+        if other is None:
+            advice = "Both are in its own data: merge or rename them there."
+        else:
+            advice = f"If they are the same class, use --label {quote(f'{name}={other.name}')}; otherwise rename it."
+        check_name(name, f"newcomer {newcomer!r}", "class", seen, advice)
 
 
 def _only_classes(raw: Raw, names: list[str] | None, where: str) -> Raw:
@@ -104,18 +92,6 @@ def _only_classes(raw: Raw, names: list[str] | None, where: str) -> Raw:
         return replace(part, y=place[part.y])
 
     return raw.map(select, classes=tuple(raw.classes[i] for i in kept))
-
-
-def rename_classes(classes: tuple[str, ...], labels: dict[str, str], where: str) -> tuple[str, ...]:
-    """Return the classes under the federation's names; two classes must not get the same name."""
-    for own in labels:
-        if own not in classes:
-            raise unknown_name(f"{where}.labels: class", own, classes)
-    names = tuple(labels.get(name, name) for name in classes)
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"{where}.labels is not allowed: two classes would both be called {twice!r}.")
-    return names
 
 
 def _fit(x: Tensor, shape: tuple[int, ...], may_resize: bool, where: str) -> Tensor:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedwild.core.classes import UNKNOWN_NAME
+from fedwild.core.names import UNKNOWN_NAME
 from fedwild.core.text import cut
 from fedwild.evaluation.progress import OnProgress, ignore_progress
 from fedwild.lifecycle.run import Run

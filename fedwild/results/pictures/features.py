@@ -18,8 +18,8 @@ from sklearn.manifold import TSNE
 from sklearn.neighbors import NearestNeighbors
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from fedwild.core.classes import UNKNOWN_NAME
 from fedwild.core.errors import UserError
+from fedwild.core.names import UNKNOWN_NAME
 from fedwild.core.rng import Rng
 from fedwild.core.text import count, percent
 from fedwild.evaluation.progress import OnProgress, ignore_progress

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from fedwild.display.console import open_console
 from fedwild.results.tables.formats import terminal_table
 from fedwild.results.tables.model import ResultTable
 
@@ -18,7 +19,7 @@ def print_table(console: Console, table: ResultTable) -> None:
     elif console.is_terminal:
         print_lines(console, table)
     else:
-        Console(file=console.file, width=natural).print(shown)
+        open_console(file=console.file, width=natural).print(shown)
     for note in table.notes:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedwild.core.classes import UNKNOWN_NAME
+from fedwild.core.names import UNKNOWN_NAME
 from fedwild.openset.metrics import UNKNOWN
 from fedwild.results.pictures.partition import Grid
 from fedwild.results.report.answers import ModelAnswers

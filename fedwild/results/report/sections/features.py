@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from fedwild.core.classes import UNKNOWN_NAME
 from fedwild.core.errors import UserError
+from fedwild.core.names import UNKNOWN_NAME
 from fedwild.core.rng import Rng
 from fedwild.lifecycle.run import Run
 from fedwild.results.pictures.features import MIN_SAMPLES, check_embeddings, drawn, perplexity_for

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedwild.core.classes import UNKNOWN_NAME
 from fedwild.core.defaults import DEFAULT_WELCOME
+from fedwild.core.names import UNKNOWN_NAME
 from fedwild.core.text import count, cut, duration, size
 from fedwild.core.toml import dump_toml, toml_value
 from fedwild.display.figures import figure_text, shown_figures

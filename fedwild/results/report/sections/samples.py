@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fedwild.core.classes import UNKNOWN_NAME
+from fedwild.core.names import UNKNOWN_NAME
 from fedwild.core.text import cut
 from fedwild.data import samples_of
 from fedwild.openset.metrics import UNKNOWN
