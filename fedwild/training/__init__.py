@@ -3,5 +3,6 @@
 from fedwild.training.corrections import ClientCorrection, Correction
 from fedwild.training.loop import PLAIN, Descent, LocalTraining, train
 from fedwild.training.objectives import Objective
+from fedwild.training.private import Protected
 
-__all__ = ["PLAIN", "ClientCorrection", "Correction", "Descent", "LocalTraining", "Objective", "train"]
+__all__ = ["PLAIN", "ClientCorrection", "Correction", "Descent", "LocalTraining", "Objective", "Protected", "train"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import torch
@@ -41,7 +42,7 @@ class Trained(NamedTuple):
 
     steps: int
     loss: float | None
-    """Mean loss per sample over the last epoch; None if there was no step."""
+    """Mean loss per sample over the last epoch; None if there was no step, or if it must stay unknown."""
 
     def info(self) -> dict[str, int | float | None]:
         """Return the fields for a reply's `info`."""
@@ -49,10 +50,19 @@ class Trained(NamedTuple):
 
 
 class Descent:
-    """Computes the gradients of a batch. Methods that inspect or change gradients use a subclass."""
+    """Draws batches and computes their gradients. Methods that inspect or change gradients use a subclass."""
 
     def epoch(self, left: int) -> None:
         """Called at the start of each epoch; `left` more follow it."""
+
+    def batches(
+        self, model: Network, samples: Samples, settings: LocalTraining, generator: torch.Generator
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches x (b, *shape), y (b,) of an epoch: each sample once, without batches that are too small."""
+        smallest = min_batch(model, settings.batch_size, len(samples))
+        for x, y in samples.batches(settings.batch_size, generator, augment=True):
+            if len(y) >= smallest:
+                yield x, y
 
     def gradients(
         self,
@@ -62,8 +72,11 @@ class Descent:
         x: Tensor,
         y: Tensor,
         draws: torch.Generator,
-    ) -> Tensor:
-        """Set the model's gradients to those of loss + penalty for a batch; return the loss without the penalty."""
+    ) -> Tensor | None:
+        """Set the model's gradients to those of loss + penalty for a batch.
+
+        Return the mean loss without the penalty; None if it must stay unknown.
+        """
         loss = objective.loss(model, x, y, draws)
         penalty = correction.penalty(x, y)
         model.zero_grad(set_to_none=True)
@@ -98,22 +111,20 @@ def train(
     device = next(model.parameters()).device
     objective = objective.on(samples, model)
     optimiser = settings.optimiser(model)
-    smallest = min_batch(model, settings.batch_size, len(samples))
     order, draws = rng.torch("batches"), rng.torch("objective")
     steps, last = 0, None
     for epoch in range(settings.epochs):
         descent.epoch(settings.epochs - epoch - 1)
         total, seen = torch.zeros((), device=device), 0
-        for x, y in samples.batches(settings.batch_size, order, augment=True):
-            if len(y) < smallest:
-                continue
+        for x, y in descent.batches(model, samples, settings, order):
             x, y = x.to(device), y.to(device)
             loss = descent.gradients(model, objective, correction, x, y, draws)
             correction.before_step()
             optimiser.step()
-            total += loss * len(y)
-            seen += len(y)
             steps += 1
+            if loss is not None:
+                total += loss * len(y)
+                seen += len(y)
         last = float(total) / seen if seen else None
     return Trained(steps, last)
 

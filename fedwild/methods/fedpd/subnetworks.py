@@ -55,7 +55,7 @@ class Importance(Descent):
 
     def gradients(
         self, model: Network, objective: Objective, correction: ClientCorrection, x: Tensor, y: Tensor, draws: Generator
-    ) -> Tensor:
+    ) -> Tensor | None:
         if not self._last:
             return super().gradients(model, objective, correction, x, y, draws)
         close, open_ = objective.closed_and_open(model, x, y, draws)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from fedwild.contract import Client, Groups, Payload, Replies, Server
@@ -27,6 +29,12 @@ class ClientCorrection:
 
 class Correction(Component):
     """No correction: plain local steps."""
+
+    protects: ClassVar[tuple[str, ...]] = ("client", "sample")
+    """The levels of privacy that hold with this correction. A subclass that overrides a function must repeat them.
+
+    client: it adds no group to the reply. sample: it uses no samples, only gradients and weights.
+    """
 
     def to_clients(self, server: Server) -> Groups:
         """Return groups to add to the request to clients."""

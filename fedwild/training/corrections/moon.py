@@ -37,6 +37,7 @@ class Moon(Correction):
         temperature: float = Field(0.5, gt=0, description="T, divides the cosine similarities")
 
     params: Params
+    protects = ("client",)
 
     def at_client(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:
         mu, temperature = self.params.mu, self.params.temperature

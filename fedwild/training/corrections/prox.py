@@ -22,6 +22,7 @@ class Prox(Correction):
         mu: float = Field(0.01, ge=0, description="weight of the proximal term; 0 corrects nothing")
 
     params: Params
+    protects = ("client", "sample")
 
     def at_client(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:
         # Without a pull, the steps are bit-equal to plain ones.

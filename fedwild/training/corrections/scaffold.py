@@ -30,6 +30,7 @@ class Scaffold(Correction):
         strength: float = Field(0.5, ge=0, le=1, description="factor of c - c_k; 1 as published, 0 corrects nothing")
 
     params: Params
+    protects = ("sample",)
 
     def __init__(self, params: Any) -> None:
         super().__init__(params)

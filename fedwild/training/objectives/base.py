@@ -20,6 +20,9 @@ class Objective(Component, ABC):
 
     extra_outputs: ClassVar[int] = 0
     """Outputs of the head beyond the known classes, such as PROSER's dummy."""
+    protects: ClassVar[tuple[str, ...]] = ()
+    """`("sample",)` if the loss of a batch is the mean of losses that depend on one sample each and on no other data
+    of the client, so that sample-level privacy can protect it. A subclass that overrides a function must repeat it."""
 
     def check(self, model: Network) -> None:
         """Reject a network that this objective cannot train, before a run begins, by raising `UserError`."""

@@ -19,5 +19,7 @@ class CrossEntropy(Objective):
     class Params(Settings):
         label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of the target spread over all classes")
 
+    protects = ("sample",)
+
     def loss(self, model: Network, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         return F.cross_entropy(model(x), y, label_smoothing=self.params.label_smoothing)
