@@ -21,12 +21,15 @@ class Slot:
     network: Network
     state: dict[str, Tensor]
     parameters: list[torch.nn.Parameter]
+    trainable: list[bool]
+    """Whether the network was built with each parameter trainable: a user's module may freeze some."""
     addresses: list[int]
 
     @classmethod
     def of(cls, network: Network) -> Slot:
         parameters = list(network.parameters())
-        return cls(network, network.state_dict(), parameters, [p.data_ptr() for p in parameters])
+        trainable = [p.requires_grad for p in parameters]
+        return cls(network, network.state_dict(), parameters, trainable, [p.data_ptr() for p in parameters])
 
     def is_intact(self) -> bool:
         """Return whether the network still consists of the tensors with which it was built."""
@@ -35,12 +38,12 @@ class Slot:
         return same and [p.data_ptr() for p in now] == self.addresses
 
     def load(self, weights: Mapping[str, Tensor]) -> Network:
-        """Return the network with a copy of `weights`, in training mode, trainable and without gradients."""
+        """Return the network with a copy of `weights`, in training mode, as trainable as built, without gradients."""
         check_like(weights, self.state, "model")
         for name, tensor in self.state.items():
             tensor.copy_(weights[name])
-        for parameter in self.parameters:
-            parameter.requires_grad, parameter.grad = True, None
+        for parameter, trainable in zip(self.parameters, self.trainable, strict=True):
+            parameter.requires_grad, parameter.grad = trainable, None
         if not all(module.training for module in self.network.modules()):
             self.network.train()
         return self.network

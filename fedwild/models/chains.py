@@ -121,6 +121,15 @@ def _digit_fc(inputs: int, width: int) -> dict[str, nn.Module]:
     return {"fc": nn.Linear(inputs, width, bias=False), "norm": nn.BatchNorm1d(width), "relu": nn.ReLU()}
 
 
+class VggParams(WidthParams):
+    """Settings of `vgg-9`."""
+
+    dropout: bool = Field(
+        default=False,
+        description="Drop 5 % of the channels after conv4 and 10 % of the units before fc1 and before the head.",
+    )
+
+
 @MODELS.add("vgg-9")
 class Vgg9(NetworkBuilder):
     """Six 3x3 convolutions and two dense layers without batch norm (FedMA); 3.5 M parameters.
@@ -128,20 +137,24 @@ class Vgg9(NetworkBuilder):
     Convolutions with 32, 64, 128, 128, 256 and 256 channels, dense layers with 512 units, for images of at least 8x8.
     """
 
-    Params = WidthParams
+    Params = VggParams
 
     def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
         self.check_spatial(input_shape, dims=2, smallest=8)
         channels, height, width = input_shape
+        channel_share, unit_share = (0.05, 0.1) if self.params.dropout else (0.0, 0.0)
         stages: dict[str, nn.Module] = {}
         for number, filters in enumerate(self.params.scale(32, 64, 128, 128, 256, 256), start=1):
             layers = stage(conv=nn.Conv2d(channels, filters, 3, padding=1), relu=nn.ReLU())
             if number % 2 == 0:
                 layers.add_module("pool", MaxPool2x2())
+            if number == 4:
+                layers.add_module("dropout", nn.Dropout2d(channel_share))
             stages[f"conv{number}"] = layers
             channels = filters
         flat = channels * (height // 8) * (width // 8)
         (dense,) = self.params.scale(512)
-        stages["fc1"] = stage(flatten=nn.Flatten(), fc=nn.Linear(flat, dense), relu=nn.ReLU())
-        stages["fc2"] = stage(fc=nn.Linear(dense, dense), relu=nn.ReLU())
+        flatten, dropout = nn.Flatten(), nn.Dropout(unit_share)
+        stages["fc1"] = stage(flatten=flatten, dropout=dropout, fc=nn.Linear(flat, dense), relu=nn.ReLU())
+        stages["fc2"] = stage(fc=nn.Linear(dense, dense), relu=nn.ReLU(), dropout=nn.Dropout(unit_share))
         return Network(self.name, input_shape, stages, dense, outputs, bias, wires=chain_wires(stages))

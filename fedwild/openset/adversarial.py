@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedwild.models import Network, has_batch_norm
+from fedwild.models import Network
 
 
 def enhance(model: Network, outliers: Tensor, steps: int, step_size: float) -> Tensor:
@@ -32,9 +32,9 @@ def enhance(model: Network, outliers: Tensor, steps: int, step_size: float) -> T
 
 @contextmanager
 def frozen_model(model: Network) -> Iterator[None]:
-    """Compute no gradients for parameters, and let batch-norm use its running statistics without updating them."""
+    """Compute no gradients for parameters, and put the model into evaluation mode: no dropout, fixed statistics."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    learning = [part for part in model.modules() if part.training] if has_batch_norm(model) else []
+    learning = [part for part in model.modules() if part.training]
     for parameter in trainable:
         parameter.requires_grad = False
     for part in learning:

@@ -432,6 +432,20 @@ def test_a_run_folder_opens_as_a_run(tmp_path: Path) -> None:
     assert opened(tmp_path / "run").metrics["closed_accuracy"] == result["metrics"]["closed_accuracy"]
 
 
+@pytest.mark.parametrize("method", [name for name in BASES if name != "fedma"])
+def test_layers_that_a_users_network_freezes_are_never_trained(method: str, tmp_path: Path) -> None:
+    """FedMA rebuilds its networks with other widths, so a frozen layer has no meaning there."""
+    settings = {"model": {"name": "tests.models.own_modules:FrozenFirst"}}
+    run_tiny(tmp_path / "run", method, *small(method), settings)
+    files = [tmp_path / "run" / "model.safetensors", *(tmp_path / "run" / "clients").rglob("*.safetensors")]
+    tensors = [(name, t) for file in files for name, t in Payload.read(file).tensors.items()]
+    models = [(name, t) for name, t in tensors if name.startswith(("model/", "models/", "network/"))]
+    frozen = [tensor for name, tensor in models if name.endswith("/fc1.1.weight")]
+    assert frozen
+    expected = torch.linspace(-0.2, 0.2, frozen[0].numel()).reshape(frozen[0].shape)
+    assert all(torch.equal(tensor, expected) for tensor in frozen)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", BASES)
 def test_the_defaults_learn_the_embedded_digits(

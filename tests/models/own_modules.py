@@ -102,3 +102,22 @@ def failing(outputs: int) -> nn.Module:
 
 def needs_depth(outputs: int, depth: int) -> nn.Module:
     return nn.Linear(depth, outputs)
+
+
+class FrozenFirst(NetworkBuilder):
+    """An MLP whose first layer is frozen at a fixed value."""
+
+    class Params(Settings):
+        pass
+
+    def build(self, input_shape: tuple[int, ...], outputs: int, bias: bool) -> Network:
+        width = torch.Size(input_shape).numel()
+        first, second = nn.Linear(width, 8), nn.Linear(8, 6)
+        with torch.no_grad():
+            first.weight.copy_(torch.linspace(-0.2, 0.2, 8 * width).reshape(8, width))
+        first.requires_grad_(False)
+        stages = {
+            "fc1": nn.Sequential(nn.Flatten(), first, nn.ReLU()),
+            "fc2": nn.Sequential(second, nn.ReLU()),
+        }
+        return Network("frozen-first", input_shape, stages, 6, outputs, bias, wires=chain_wires(stages))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.modules.dropout import _DropoutNd
 
 from fedwild.models import build
 from tests.models.cases import inputs
@@ -35,6 +36,18 @@ def test_digit_cnn_has_about_14_million_parameters() -> None:
 
 def test_vgg_9_has_about_3_5_million_parameters() -> None:
     assert 3_400_000 < count("vgg-9", (3, 32, 32)) < 3_600_000
+
+
+def test_vgg_9_drops_channels_and_units_if_asked() -> None:
+    plain, dropping = (build("vgg-9", (3, 16, 16), 10, params={"width": 0.25, "dropout": on}) for on in (False, True))
+    dropping.load_state_dict(plain.state_dict())
+    x = inputs(plain, 4)
+    assert torch.equal(plain.train()(x), plain.eval()(x))
+    assert torch.equal(plain(x), dropping.eval()(x))
+    dropping.train()
+    assert not torch.equal(dropping(x), dropping(x))
+    shares = [(type(part).__name__, part.p) for part in dropping.modules() if isinstance(part, _DropoutNd)]
+    assert shares == [("Dropout2d", 0.05), ("Dropout", 0.1), ("Dropout", 0.1)]
 
 
 def test_stages_are_the_named_cut_points() -> None:

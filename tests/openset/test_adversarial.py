@@ -72,6 +72,15 @@ def test_a_linear_network_by_hand() -> None:
     assert len(np.unique(np.sign(np.round(expected - x, 9)), axis=0)) > 1
 
 
+def test_dropout_is_off_during_the_steps_and_on_afterwards() -> None:
+    torch.manual_seed(0)
+    stages = {"body": nn.Sequential(nn.Flatten(), nn.Linear(12, 64), nn.ReLU(), nn.Dropout(0.5))}
+    model = Network("dropping", (1, 3, 4), stages, 64, 3).train()
+    x = images(6, 1, 3, 4)
+    assert torch.equal(enhance(model, x, 3, 0.05), enhance(model, x, 3, 0.05))
+    assert all(part.training for part in model.modules())
+
+
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_each_step_follows_the_sign_of_the_gradient_after_the_last_step(steps: int) -> None:
     model = dense()

@@ -96,6 +96,12 @@ class FedPD(FedAvg):
                 f"{p.importance!r}: it has no open-set loss. Use proser or outlier-aware."
             )
         if network is not None:
+            frozen = [name for name, parameter in network.named_parameters() if not parameter.requires_grad]
+            if frozen and p.rest == "zero" and p.importance != "none":
+                raise UserError(
+                    f"method.rest = 'zero' is not allowed with a network that freezes {frozen[0]!r}: it would set part "
+                    "of the frozen weights to zero. Use method.rest = 'kept'."
+                )
             network.graph()
 
     def phases(self) -> Sequence[Phase]:

@@ -73,9 +73,12 @@ class Importance(Descent):
 
     @torch.no_grad()
     def _add(self, totals: Masks, gradients: Tensors) -> None:
-        """Add |grad * w| (Eq. 4 and 5) or |grad| of one batch. Large tensors are allocated once, not per step."""
-        for name, total in totals.items():
-            scratch = self._scratch[name]
+        """Add |grad * w| (Eq. 4 and 5) or |grad| of one batch. Large tensors are allocated once, not per step.
+
+        Frozen weights have no gradient: they matter to neither loss.
+        """
+        for name in gradients.keys() & totals.keys():
+            total, scratch = totals[name], self._scratch[name]
             if self.measure == "grad*weight":
                 torch.mul(gradients[name], self._weights[name], out=scratch)
             else:

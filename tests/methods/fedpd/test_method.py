@@ -461,6 +461,10 @@ def rejected(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) 
         (["--model", "tests.models.own_modules:PlainNet"], "'features.module.conv'"),
         (["--set", "method.maps=three"], "method.target = 'mean' is not allowed with"),
         (
+            ["--model", "tests.models.own_modules:FrozenFirst", "--set", "method.rest=zero"],
+            "method.rest = 'zero' is not allowed with a network that freezes 'fc1.1.weight'",
+        ),
+        (
             ["--set", "method.maps=two", "--set", "method.target=1", "--set", "method.mean=part"],
             "method.mean = 'part' is not allowed",
         ),
