@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.fedov import smallest
+from fedwild.aggregation import Mean
 from fedwild.contract import Client, Step, Task
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
@@ -103,7 +104,7 @@ def step(name: str, params: dict[str, Any], branch: BranchKind, repeats: int) ->
         payload.put(f"bank/client-{i}", make_branch(settings.branch, model, layout.cut, CLASSES).state_dict())
     for k in range(CLASSES):
         payload.put(f"gaussians/{k}", Gaussian.of(compute_moments(torch.rand(300, layout.grid.dims))).tensors())
-    phase = Finetune("finetune", 1, settings, Correction(Correction.Params()), layouts)
+    phase = Finetune("finetune", 1, settings, Correction(Correction.Params()), Mean(Mean.Params()), layouts)
     classes = tuple(str(k) for k in range(CLASSES))
     client = Client("client-0", task, Step("finetune", 0, 0), classes, no_samples, {})
     phase.rule = Everything

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import typer
 
+from fedwild.aggregation import AGGREGATIONS
 from fedwild.cli.app import app
 from fedwild.data import DATASETS, PARTITIONS
 from fedwild.discovery import ESTIMATORS
@@ -137,6 +138,7 @@ def test_the_readme_names_every_component() -> None:
         "Methods": own(METHODS),
         "Objectives": own(OBJECTIVES),
         "Corrections": own(CORRECTIONS),
+        "Aggregations": own(AGGREGATIONS),
         "Numbers of novel classes": own(ESTIMATORS),
         "Unknown scores": own(SCORES),
         "Partitions": own(PARTITIONS),

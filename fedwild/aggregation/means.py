@@ -9,6 +9,9 @@ from torch import Tensor
 
 from fedwild.contract import Reply
 
+Weight = Callable[[Reply], float]
+"""A client's weight in a mean, from its reply."""
+
 
 def by_samples(reply: Reply) -> float:
     """Return n_k, the number of training samples behind a reply."""
@@ -20,9 +23,7 @@ def equally(reply: Reply) -> float:
     return float(reply.samples > 0)
 
 
-def weighted_mean(
-    replies: Iterable[Reply], group: str, weight: Callable[[Reply], float] = by_samples
-) -> dict[str, Tensor] | None:
+def weighted_mean(replies: Iterable[Reply], group: str, weight: Weight = by_samples) -> dict[str, Tensor] | None:
     """Return sum_k w_k t_k / sum_k w_k for every tensor of a group; None if all weights are 0.
 
     Sums are computed in float64 in the order of the clients' names, with one reply in memory at a time. Integer tensors

@@ -17,7 +17,8 @@ def list_parts(
         str,
         typer.Argument(
             metavar="KIND",
-            help="methods, data, models, partitions, objectives, corrections, estimators, scores or settings.",
+            help="methods, data, models, partitions, objectives, corrections, aggregations, estimators, scores or "
+            "settings.",
         ),
     ],
     name: Annotated[Words, typer.Argument(metavar="NAME", help="Show this one with its settings.")] = None,

@@ -1,4 +1,8 @@
-"""The exchange of a round: jobs go to clients, their answers are checked, and valid replies are accepted."""
+"""The exchange of a round: jobs go to clients, their answers are checked, and valid replies are accepted.
+
+The steps of a round, in order: collect answers, limit what replies may change (`limits.py`), merge them into a copy of
+the server (`merging.py`), and check the copy before it becomes the server.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedwild.contract import Phase, Replies, Server
+from fedwild.contract import Phase, Server
 from fedwild.contract.engine import Answer, Engine, Job
 from fedwild.core.errors import BadReply
 from fedwild.core.payload import Payload, check_finite
 from fedwild.engines.outbox import Outbox
 from fedwild.lifecycle.ledger import Ledger
+from fedwild.lifecycle.limits import Update, exceeds_limit, measure_updates
 from fedwild.runs.events import EventLog
 
 
@@ -23,13 +28,25 @@ class Collected:
 
     accepted: dict[str, Callable[[], Payload]] = field(default_factory=dict)
     """Readers of the accepted replies, by client."""
+    updates: dict[str, dict[str, Update]] = field(default_factory=dict)
+    """The sizes of the groups of accepted replies, by client."""
+    states: dict[str, int] = field(default_factory=dict)
+    """The versions of the clients' durable states after their jobs."""
     losses: dict[str, float] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
     """Why the other answers were rejected."""
 
     @property
-    def replies(self) -> Replies:
-        return Replies(self.accepted)
+    def by_size(self) -> list[str]:
+        """The clients whose replies are accepted, those with the largest updates first."""
+        sizes = {name: max((u.norm for u in self.updates[name].values()), default=0.0) for name in self.accepted}
+        return sorted(sizes, key=lambda name: (-sizes[name], name))
+
+    def reject(self, name: str, reason: str) -> None:
+        """Reject a reply that was accepted before."""
+        for table in (self.accepted, self.updates, self.states, self.losses):
+            table.pop(name, None)
+        self.reasons.append(reason)
 
     @property
     def mean_loss(self) -> float | None:
@@ -41,11 +58,24 @@ class Collected:
 class Exchange:
     """Sends the jobs of rounds and collects the answers."""
 
-    def __init__(self, engine: Engine, spool: Path, log: EventLog, max_reply_bytes: float) -> None:
-        self._engine, self._spool, self._log, self._max_reply_bytes = engine, spool, log, max_reply_bytes
+    def __init__(self, engine: Engine, spool: Path, log: EventLog, max_reply_bytes: float, max_update: float) -> None:
+        self._engine, self._spool, self._log = engine, spool, log
+        self._max_reply_bytes, self._max_update = max_reply_bytes, max_update
 
     def run(self, server: Server, ledger: Ledger, phase: Phase, chosen: Sequence[str]) -> Collected:
-        """Send a job to each chosen client, in this order, and return what they replied."""
+        """Send a job to each chosen client, in this order, and return the replies within the limits."""
+        collected = self._collect(server, ledger, phase, chosen)
+        self._limit(server, collected)
+        return collected
+
+    def reject(self, server: Server, collected: Collected, name: str, reason: str) -> None:
+        """Reject a reply that has arrived and been counted already."""
+        collected.reject(name, reason)
+        about = {"phase": server.step.phase, "round": server.step.round, "index": server.step.index}
+        # The event `client` has its costs.
+        self._log.write("client-failed", **about, client=name, seconds=0.0, bytes_up=0, bytes_down=0, reason=reason)
+
+    def _collect(self, server: Server, ledger: Ledger, phase: Phase, chosen: Sequence[str]) -> Collected:
         step, outbox = server.step, Outbox(self._spool, server.step.index)
 
         def jobs() -> Iterator[Job]:
@@ -65,8 +95,9 @@ class Exchange:
             ledger.bytes_up += answer.size
             if reason is None:
                 collected.accepted[name] = answer.read
+                collected.updates[name] = measure_updates(server, payload)
                 if answer.state is not None:
-                    ledger.states[name] = answer.state
+                    collected.states[name] = answer.state
                 if isinstance(info.get("loss"), float) and math.isfinite(info["loss"]):
                     collected.losses[name] = info["loss"]
             else:
@@ -85,6 +116,14 @@ class Exchange:
             )
         outbox.clear()
         return collected
+
+    def _limit(self, server: Server, collected: Collected) -> None:
+        """Reject replies that move the server's state much further than the other clients do."""
+        updates = dict(collected.updates)
+        for name in sorted(updates):
+            reason = exceeds_limit(name, updates, self._max_update)
+            if reason is not None:
+                self.reject(server, collected, name, reason)
 
     def _started(self, job: Job) -> None:
         self._log.announce("client-start", client=job.client, index=job.step.index)

@@ -14,9 +14,10 @@ from fedwild.engines.choice import Connect, engine_of
 from fedwild.engines.executor import Executor
 from fedwild.evaluation.at_sites import evaluate_at_sites
 from fedwild.evaluation.examiner import Evaluation, Examiner
-from fedwild.lifecycle.exchange import Exchange
+from fedwild.lifecycle.exchange import Collected, Exchange
 from fedwild.lifecycle.first_server import first_server, public_samples, starting_notes
 from fedwild.lifecycle.ledger import Ledger
+from fedwild.lifecycle.merging import merge_replies
 from fedwild.lifecycle.presence import Attendance, draw_share
 from fedwild.runs.events import EventLog, Listener, ignore_event
 from fedwild.runs.experiment import Experiment
@@ -64,8 +65,9 @@ class Federation:
             self._log = EventLog(self.folder.events, self._listener)
             cleanup.callback(self._log.close)
             self._clock = time.perf_counter()
-            limit = self.experiment.config.engine.max_reply_mb * 1e6
-            self._exchange = Exchange(self._engine, self._spool, self._log, limit)
+            config = self.experiment.config
+            limits = config.engine.max_reply_mb * 1e6, config.federation.max_update
+            self._exchange = Exchange(self._engine, self._spool, self._log, *limits)
             server, ledger = self._restore()
             for step, phase in self._plan[ledger.next_index - self._first :]:
                 server = self._step(server, ledger, step, phase)
@@ -108,7 +110,7 @@ class Federation:
         server.step, server.rng = step, self._rng.child(step.phase, step.round, "server")
         with server.rng.seeded("server"):
             if phase.wants(server):
-                self._round(server, ledger, step, phase)
+                server = self._round(server, ledger, step, phase)
             else:
                 self._log_notes(server)
                 self._log.write("skip", phase=step.phase, round=step.round, index=step.index)
@@ -117,7 +119,8 @@ class Federation:
         ledger.seconds, self._clock = ledger.seconds + now - self._clock, now
         return self._checkpoint(server, ledger)
 
-    def _round(self, server: Server, ledger: Ledger, step: Step, phase: Phase) -> None:
+    def _round(self, server: Server, ledger: Ledger, step: Step, phase: Phase) -> Server:
+        """Exchange messages with the clients of a round, merge their replies, and return the changed server."""
         begin = time.perf_counter()
         federation = self.experiment.config.federation
         present = self._attendance.present(self._engine.present(), step)
@@ -127,16 +130,10 @@ class Federation:
         # Large clients first, so that no worker is left with one at the end.
         ordered = sorted(chosen, key=lambda name: (-self._attendance.loads[name], name))
         collected = self._exchange.run(server, ledger, phase, ordered)
-        accepted, reasons = collected.accepted, collected.reasons
-        if len(accepted) < min(federation.min_clients, len(chosen)) and phase.requires_replies:
-            raise RoundFailed(
-                f"round {step.index + 1} ({step.phase}): {len(accepted)} of {len(chosen)} clients replied, "
-                f"federation.min_clients = {federation.min_clients}. Most frequent reason: "
-                f"{max(reasons, key=reasons.count)}. See {self.folder.events} for all of them; "
-                f"`fedwild resume {self.folder.path}` tries the round again."
-            )
+        self._require(phase, collected, min(federation.min_clients, len(chosen)), len(chosen), step)
         self._log.announce("merging", index=step.index)
-        phase.merge(server, collected.replies)
+        server = self._merge(server, phase, collected)
+        ledger.states |= collected.states
         self._remove_replies()
         trained = time.perf_counter() - begin
         ledger.evaluation = self._evaluate(server, ledger) if self._evaluation_due(step) else None
@@ -146,13 +143,40 @@ class Federation:
             phase=step.phase,
             round=step.round,
             index=step.index,
-            participants=sorted(accepted),
+            participants=sorted(collected.accepted),
             loss=collected.mean_loss,
             seconds=round(trained, 4),
             evaluation_seconds=round(time.perf_counter() - begin - trained, 4),
             metrics=ledger.evaluation.metrics if ledger.evaluation else None,
             by=ledger.evaluation.by if ledger.evaluation else None,
         )
+        return server
+
+    def _require(self, phase: Phase, collected: Collected, needed: int, asked: int, step: Step) -> None:
+        """Raise `RoundFailed` if the phase needs more replies than are accepted."""
+        accepted, reasons = len(collected.accepted), collected.reasons
+        if accepted < needed and phase.requires_replies:
+            raise RoundFailed(
+                f"round {step.index + 1} ({step.phase}): {accepted} of {asked} clients replied, "
+                f"federation.min_clients = {self.experiment.config.federation.min_clients}. Most frequent reason: "
+                f"{max(reasons, key=reasons.count)}. See {self.folder.events} for all of them; "
+                f"`fedwild resume {self.folder.path}` tries the round again."
+            )
+
+    def _merge(self, server: Server, phase: Phase, collected: Collected) -> Server:
+        """Merge the accepted replies and return the changed server. A merge that fails costs replies or the round."""
+        merged, step = merge_replies(server, phase, collected.accepted, collected.by_size), server.step
+        for name in merged.rejected:
+            self._exchange.reject(server, collected, name, f"its reply makes the merge fail: {merged.problem}")
+        if merged.failed and phase.rounds == 1:
+            raise RoundFailed(
+                f"round {step.index + 1} ({step.phase}): the merge of the replies failed: {merged.problem}. "
+                f"`fedwild resume {self.folder.path}` tries the round again."
+            )
+        if merged.failed:
+            server.note(f"the merge of the replies failed, so this round changes nothing: {merged.problem}")
+            self._log.write("merge-failed", index=step.index, phase=step.phase, reason=merged.problem)
+        return merged.server
 
     def _evaluation_due(self, step: Step) -> bool:
         """Return whether this round is evaluated: every `evaluation.every` rounds, and the last."""

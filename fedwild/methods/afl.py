@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from fedwild.aggregation.means import running_mean, weighted_mean
+from fedwild.aggregation.means import running_mean
 from fedwild.contract import Draw, Outcome, Replies, Server
 from fedwild.methods.fairness import RECEIVED, LossReportingRounds, add_clients
 from fedwild.methods.fedavg import FedAvg
@@ -40,11 +40,8 @@ class MixtureRounds(LossReportingRounds):
         mass = sum(mixture[name] for name in losses)
         # If only clients without a reply have weight, those that replied have equal weights.
         shares = {name: mixture[name] if mass else 1.0 for name in losses}
-        mean = weighted_mean(replies, "model", lambda reply: shares.get(reply.client, 0.0))
-        if mean is None:
-            server.note("no client has a training sample: the model does not change")
-        else:
-            server.state.put("model", mean)
+        mean = self.method.aggregation.update(server, replies, "model", lambda reply: shares.get(reply.client, 0.0))
+        if mean is not None:
             if self.params.average:
                 update_average(server, mean)
             raised = [mixture[name] + self.params.lr_lambda * loss for name, loss in losses.items()]

@@ -2,7 +2,7 @@
 from decentralized data. AISTATS 2017.
 
 Clients train the global weights on their own data; the server averages them, weighted by their numbers of samples.
-With another `objective`, `correction` or `score`, this is FedProx, SCAFFOLD or PROSER-FedAvg."""
+With another `objective`, `correction`, `aggregation` or `score`, it is FedProx, SCAFFOLD, PROSER-FedAvg ..."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from fedwild.aggregation.means import by_samples, weighted_mean
+from fedwild.aggregation import Aggregation, by_samples
 from fedwild.contract import Answering, Client, Groups, Method, Payload, Phase, Replies, Reply, Rng, Server, Traits
 from fedwild.contract.initial import initial_weights
 from fedwild.methods.registry import METHODS
@@ -53,11 +53,7 @@ class AveragingRounds(Phase):
         return by_samples(reply)
 
     def merge(self, server: Server, replies: Replies) -> None:
-        mean = weighted_mean(replies, "model", self.weigh)
-        if mean is None:
-            server.note("no client has a training sample: the model does not change")
-        else:
-            server.state.put("model", mean)
+        self.method.aggregation.update(server, replies, "model", self.weigh)
         self.correction.merge(server, replies)
 
 
@@ -69,12 +65,13 @@ class FedAvg(Method):
         batch_size: int = Field(32, ge=1, description="samples per step; the last partial batch is kept")
         rounds: int = Field(10, ge=1, description="communication rounds")
 
-    parts = {"objective": {}, "correction": {}, "score": {}}
+    parts = {"objective": {}, "correction": {}, "aggregation": {}, "score": {}}
     traits = Traits(starts_from=True)
     round_type: ClassVar[type[AveragingRounds]] = AveragingRounds
     bias: ClassVar[bool] = True  # of the head
     objective: Objective
     correction: Correction
+    aggregation: Aggregation
     score: Score
     params: Params
 

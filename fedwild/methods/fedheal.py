@@ -21,7 +21,7 @@ from fedwild.core.bits import pack_bits, packed_spec, unpack_bits
 from fedwild.methods.fairness import add_clients
 from fedwild.methods.fedavg import AveragingRounds, FedAvg
 from fedwild.methods.registry import METHODS
-from fedwild.models.norms import statistics_keys
+from fedwild.models.norms import trained_keys
 
 KEPT, RISES = "kept", "rises"
 
@@ -123,6 +123,7 @@ class FedHEAL(FedAvg):
             "tensors", description="how far a client moved: the sum of tensors' norms, or the squared norm of all"
         )
 
+    parts = {"objective": {}, "correction": {}, "score": {}}  # its merge is not a mean of weights
     round_type = ConsistentRounds
 
     def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
@@ -133,8 +134,7 @@ class FedHEAL(FedAvg):
 
 def weights_in(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the trained part of a network's state, in the order of names: no counters, no running statistics."""
-    statistics = set(statistics_keys(state))
-    return {name: state[name] for name in sorted(state) if state[name].is_floating_point() and name not in statistics}
+    return {name: state[name] for name in sorted(trained_keys(state))}
 
 
 def changes(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> dict[str, Tensor]:

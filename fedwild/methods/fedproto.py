@@ -110,6 +110,7 @@ class FedProto(FedAvg):
             "prototypes", description="answer with the class of the nearest prototype, or with the client's own head"
         )
 
+    parts = {"objective": {}, "correction": {}, "score": {}}  # its merge is not a mean of weights
     traits = Traits(personal=True, starts_from=True, sends_embeddings=True)
     round_type = PrototypeRounds
     params: Params

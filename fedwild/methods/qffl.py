@@ -15,7 +15,7 @@ from fedwild.core.errors import BadReply
 from fedwild.methods.fairness import RECEIVED, LossReportingRounds
 from fedwild.methods.fedavg import FedAvg
 from fedwild.methods.registry import METHODS
-from fedwild.models.norms import statistics_keys
+from fedwild.models.norms import trained_keys
 
 SMALLEST = 1e-10  # added to every loss, so that a loss of zero can have a negative power
 
@@ -43,9 +43,7 @@ class QRounds(LossReportingRounds):
             losses = {reply.client: reply.payload.info[RECEIVED] + SMALLEST for reply in replies if reply.samples}
             largest = max(losses.values())
             q, lr, old = self.params.q, self.params.lr, server.state.group("model")
-            statistics = set(statistics_keys(old))
-            weights = [name for name, t in old.items() if t.is_floating_point() and name not in statistics]
-            steps = {name: torch.zeros_like(old[name], dtype=torch.float64) for name in weights}
+            steps = {name: torch.zeros_like(old[name], dtype=torch.float64) for name in trained_keys(old)}
             curvature = 0.0
             for reply in replies:
                 if not reply.samples:
@@ -69,4 +67,5 @@ class QFFL(FedAvg):
         momentum: float = Field(0.0, ge=0, lt=1, description=FedAvg.Params.model_fields["momentum"].description)
         q: float = Field(1.0, ge=0, description="how much high losses count; 0: the plain mean of all clients")
 
+    parts = {"objective": {}, "correction": {}, "score": {}}  # its merge is not a mean of weights
     round_type = QRounds

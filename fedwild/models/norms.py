@@ -27,6 +27,12 @@ def statistics_keys(state: Iterable[str]) -> list[str]:
     return [name for name in norm_keys(state) if name.endswith((".running_mean", ".running_var"))]
 
 
+def trained_keys(state: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of the trained part of a state dict: no counters, no running statistics."""
+    statistics = set(statistics_keys(state))
+    return [name for name, tensor in state.items() if tensor.is_floating_point() and name not in statistics]
+
+
 @torch.no_grad()
 def measure_statistics(model: nn.Module, batches: Iterable[Tensor]) -> bool:
     """Set all running statistics to their means over the samples of these batches.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedwild.aggregation import AGGREGATIONS
 from fedwild.contract import Method
 from fedwild.core.errors import UserError
 from fedwild.core.layers import Table
@@ -20,6 +21,7 @@ from fedwild.training.objectives import OBJECTIVES
 KINDS: dict[str, tuple[Registry[Any], str]] = {
     "objective": (OBJECTIVES, "ce"),
     "correction": (CORRECTIONS, "none"),
+    "aggregation": (AGGREGATIONS, "mean"),
     "estimator": (ESTIMATORS, "committee"),
     "score": (SCORES, "msp"),
 }

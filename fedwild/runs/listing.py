@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fedwild.aggregation import AGGREGATIONS
 from fedwild.core.component import Component, summary_of
 from fedwild.core.errors import unknown_name
 from fedwild.core.registry import Registry
@@ -30,6 +31,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "partitions": PARTITIONS,
     "objectives": OBJECTIVES,
     "corrections": CORRECTIONS,
+    "aggregations": AGGREGATIONS,
     "estimators": ESTIMATORS,
     "scores": SCORES,
 }
@@ -40,7 +42,7 @@ SECTIONS: dict[str, type[Settings]] = {
     "evaluation": EvaluationSettings,
     "engine": EngineSettings,
 }
-KINDS = ("methods", "data", "models", "partitions", "objectives", "corrections", "estimators", "scores", "settings")
+KINDS = ("methods", "data", *list(REGISTRIES)[1:], "settings")
 
 
 def list_kind(kind: str, name: str | None = None) -> list[Row]:

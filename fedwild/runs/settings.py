@@ -15,6 +15,11 @@ class FederationSettings(Settings):
     clients: int | None = Field(None, ge=1, description="number of clients; by default 10, or as the data determines")
     participation: float = Field(1.0, gt=0, le=1, description="random share of the clients that takes part in a round")
     min_clients: int = Field(1, ge=1, description="a round fails if fewer clients reply")
+    max_update: float = Field(
+        100,
+        gt=0,
+        description="a reply is rejected if its update is this many times as large as the others' or the weights",
+    )
     arrivals: dict[str, Annotated[int, Field(ge=0, strict=True)] | Annotated[str, Field(min_length=1)]] = Field(
         default_factory=dict,
         description="client name = the round (from 0) or the phase in which it arrives",

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedwild.aggregation import Aggregation
 from fedwild.contract import Answering, Exhibit, Method, Outcome, Phase, Record, Server, Traits, initial_weights
 from fedwild.core.errors import UserError
 from fedwild.methods.fedoss.exhibits import boundary_exhibits
@@ -31,9 +32,10 @@ class FedOSS(Method):
     """Trains an unknown output with samples synthesised where clients disagree, and shares them as Gaussians."""
 
     Params = FedOSSParams
-    parts = {"correction": {}, "score": {"name": "proser", "temperature": 1.0}}
+    parts = {"correction": {}, "aggregation": {}, "score": {"name": "proser", "temperature": 1.0}}
     traits = Traits(starts_from=True, sends_embeddings=True, unknown_output=True)
     correction: Correction
+    aggregation: Aggregation
     score: Score
     params: FedOSSParams
 
@@ -51,7 +53,7 @@ class FedOSS(Method):
             )
 
     def phases(self) -> Sequence[Phase]:
-        p, parts = self.params, (self.params, self.correction, self.layouts)
+        p, parts = self.params, (self.params, self.correction, self.aggregation, self.layouts)
         return [Pretrain("pretrain", p.rounds, *parts), Finetune("finetune", p.finetune_rounds, *parts)]
 
     def start(self, server: Server) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedwild.aggregation.means import weighted_mean
+from fedwild.aggregation import Aggregation
 from fedwild.contract import HEAD, Client, Groups, Payload, Phase, Replies, Rng, Server, Tensors, weights_of
 from fedwild.core.errors import BadReply
 from fedwild.methods.fedoss.boundary import RULES, HeadRule
@@ -21,9 +21,17 @@ from fedwild.training.objectives.balanced import log_shares
 class Pretrain(Phase):
     """Clients train the network and their personal heads. The server averages the network only."""
 
-    def __init__(self, name: str, rounds: int, params: FedOSSParams, correction: Correction, layouts: Layouts) -> None:
+    def __init__(
+        self,
+        name: str,
+        rounds: int,
+        params: FedOSSParams,
+        correction: Correction,
+        aggregation: Aggregation,
+        layouts: Layouts,
+    ) -> None:
         super().__init__(name, rounds)
-        self.params, self.correction, self.layouts = params, correction, layouts
+        self.params, self.correction, self.aggregation, self.layouts = params, correction, aggregation, layouts
         self.rule = RULES[params.boundary]
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
@@ -82,10 +90,8 @@ class Pretrain(Phase):
             raise BadReply("info 'held' must list the classes that the client holds, each once and in order")
 
     def merge(self, server: Server, replies: Replies) -> None:
-        mean = weighted_mean(replies, "model")
-        if mean is None:
-            server.note("no client has a training sample: the model does not change")
-        else:
+        mean = self.aggregation.update(server, replies)
+        if mean is not None:
             server.state.put("model", self.next_model(server, mean))
         self.correction.merge(server, replies)
         if not self.needs_bank(server):

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
+from fedwild.aggregation import Mean
 from fedwild.contract import Answering, Client, Exhibit, Outcome, Payload, Phase, Predictor, Record, Server
 from fedwild.core.errors import UserError
 from fedwild.methods.fedavg import FedAvg
@@ -72,7 +73,7 @@ class FedPD(FedAvg):
         )
         calibrate: bool = Field(True, description="measure batch-norm statistics again in a last round")
 
-    parts = {"objective": {"name": "proser", "open_weight": 0.01}, "correction": {}, "score": {"name": "proser"}}
+    parts = {**FedAvg.parts, "objective": {"name": "proser", "open_weight": 0.01}, "score": {"name": "proser"}}
     params: Params
 
     def check(self, network: Network | None, start_from: str | None) -> None:
@@ -88,6 +89,11 @@ class FedPD(FedAvg):
                 "method.mean = 'part' is not allowed with method.importance = "
                 f"{p.importance!r}, method.maps = {p.maps!r} and method.align = {p.align!r}: it needs subnetworks and "
                 "one permutation for all parts. Use method.mean = 'all'."
+            )
+        if p.mean != "all" and not isinstance(self.aggregation, Mean):
+            raise UserError(
+                f"aggregation.name = {self.aggregation.name!r} is not allowed with method.mean = {p.mean!r}, which "
+                "averages each weight over some of the clients. Use method.mean = 'all'."
             )
         self.solver()
         if p.importance != "none" and not self.objective.has_open_loss:

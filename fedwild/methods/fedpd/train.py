@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedwild.aggregation.means import by_samples, equally, weighted_mean
+from fedwild.aggregation.means import by_samples, equally
 from fedwild.contract import Client, Groups, Payload, Replies, Reply, Rng, Server
 from fedwild.core.bits import pack_bits, packed_spec, unpack_bits
 from fedwild.core.errors import BadReply
@@ -86,13 +86,10 @@ class Train(AveragingRounds):
         if "alike" not in server.state.info:
             self.compare_labels(server, replies)
         parts = PartMeans() if self.method.has_own_weights(server) else None
-        mean = weighted_mean(self.align_replies(server, replies, parts), "model", self.weigh)
-        if mean is None:
-            server.note("no client has a training sample: the model does not change")
-        else:
-            server.state.put("model", mean)
-            if parts is not None:
-                server.state.put("parts", parts.means(mean))
+        aligned = self.align_replies(server, replies, parts)
+        mean = self.method.aggregation.update(server, aligned, "model", self.weigh)
+        if mean is not None and parts is not None:
+            server.state.put("parts", parts.means(mean))
         self.correction.merge(server, replies)
 
     def compare_labels(self, server: Server, replies: Replies) -> None:

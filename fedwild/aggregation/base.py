@@ -1,0 +1,63 @@
+"""The base class of aggregations: rules that merge the replies of a round into one set of tensors.
+
+`Mean`, the default, is the weighted mean of `means.py`. The other rules limit what some malicious clients can do.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedwild.aggregation.means import Weight, by_samples, weighted_mean
+from fedwild.contract import Reply, Server, Tensors
+from fedwild.core.component import Component
+from fedwild.core.payload import check_like
+from fedwild.core.registry import Registry
+
+
+class Aggregation(Component, ABC):
+    """Merges a group of tensors over the clients of a round."""
+
+    streams: ClassVar[bool] = False
+    """Whether one pass over the replies suffices, with one reply in memory at a time and none on disk."""
+
+    @abstractmethod
+    def mean(
+        self, replies: Iterable[Reply], group: str, weight: Weight = by_samples, reference: Tensors | None = None
+    ) -> dict[str, Tensor] | None:
+        """Return one tensor for every tensor of a group, or None if all weights are 0.
+
+        `replies` come in the order of the clients' names, can be read once, and have the same tensors in the group.
+        Replies of weight 0 do not count. `reference` is what the server sent, if the group has such a thing.
+        """
+
+    def update(
+        self, server: Server, replies: Iterable[Reply], group: str = "model", weight: Weight = by_samples
+    ) -> dict[str, Tensor] | None:
+        """Replace a group of the server's state by the mean, and return it; without weights, only write a note."""
+        before = server.state.group(group)
+        mean = self.mean(replies, group, weight, before)
+        if mean is None:
+            server.note("no client has a training sample: the model does not change")
+        else:
+            check_like(mean, before, f"the aggregation's {group}")
+            server.state.put(group, mean)
+        return mean
+
+
+AGGREGATIONS: Registry[Aggregation] = Registry("aggregation", Aggregation)
+
+
+@AGGREGATIONS.add("mean")
+class Mean(Aggregation):
+    """The weighted mean, by default weighted by samples. One malicious client can move it anywhere."""
+
+    streams = True
+
+    def mean(
+        self, replies: Iterable[Reply], group: str, weight: Weight = by_samples, reference: Tensors | None = None
+    ) -> dict[str, Tensor] | None:
+        return weighted_mean(replies, group, weight)
