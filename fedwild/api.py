@@ -8,6 +8,7 @@ print(run.metrics["auroc"], run.predict(images))
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from fedwild.core.defaults import DEFAULT_WELCOME
 from fedwild.core.errors import UserError
 from fedwild.core.toml import read_toml
+from fedwild.core.trust import trusting_code
 from fedwild.lifecycle import start as starting
 from fedwild.lifecycle.run import Answers, Run
 from fedwild.lifecycle.welcome import continued_settings, default_name, site_config, welcome_client
@@ -40,11 +42,13 @@ def run(
     out: str | Path | None = None,
     settings: Sequence[str] | Mapping[str, Any] = (),
     listener: Listener = ignore_event,
+    trust_code: bool = False,
 ) -> Run:
     """Run a federation to its end and return the run.
 
     `config` is a TOML file or nested tables. The named arguments override it, and `settings` (`["method.lr=0.1"]`, or
-    tables) override both. `start_from` is the folder of a finished run, whose global model is the initial model.
+    tables) override both. `start_from` is the folder of a finished run, whose global model is the initial model;
+    `trust_code` runs the code that its settings name even if it comes from elsewhere.
     """
     resolved = configure(
         config,
@@ -60,7 +64,8 @@ def run(
         start_from=start_from,
         settings=settings,
     )
-    return starting.start(resolved, Path(out) if out is not None else None, listener)
+    with trusting_code() if trust_code else contextlib.nullcontext():
+        return starting.start(resolved, Path(out) if out is not None else None, listener)
 
 
 def configure(
@@ -102,12 +107,23 @@ def flag_layer(
     return layer if seed is None else {**layer, "seed": seed}
 
 
-def resume(path: str | Path, workers: int | None = None, listener: Listener = ignore_event, **engine: Any) -> Run:
+def resume(
+    path: str | Path,
+    workers: int | None = None,
+    listener: Listener = ignore_event,
+    trust_code: bool = False,
+    **engine: Any,
+) -> Run:
     """Continue a run after its last completed round. A finished run is returned as it is.
 
-    `engine` holds settings of the engine to change: `name="ray"`, `listen="0.0.0.0:8443"` ...
+    `engine` holds settings of the engine to change: `name="ray"`, `listen="0.0.0.0:8443"` ... `trust_code` runs the
+    code that the settings of a run from elsewhere name.
     """
-    run = Run(path)
+    with trusting_code() if trust_code else contextlib.nullcontext():
+        return _resume(Run(path), workers, listener, **engine)
+
+
+def _resume(run: Run, workers: int | None, listener: Listener, **engine: Any) -> Run:
     if run.folder.result() is not None:
         return run
     run.config = run.config.with_engine(workers=workers, **engine)
@@ -141,27 +157,29 @@ def welcome(
     out: str | Path | None = None,
     settings: Sequence[str] | Mapping[str, Any] = (),
     listener: Listener = ignore_event,
+    trust_code: bool = False,
 ) -> Run:
     """Welcome a newcomer into a finished run's federation and return the new run; the old one does not change.
 
     `client` is the newcomer's data: an image folder, .npz, .csv or the name of a data set; for a run over real sites
     it is the name of the new site. `labels` maps its own class names to the federation's. `rounds` is the number of
-    rounds of adaptation, and `engine` holds settings of the engine to change. Every error is raised before a folder
-    exists.
+    rounds of adaptation, and `engine` holds settings of the engine to change. `trust_code` runs the code that the
+    settings of a run from elsewhere name. Every error is raised before a folder exists.
     """
-    source = run if isinstance(run, Run) else Run(run)
+    source = run if isinstance(run, Run) else Run(run, trust_code)
     folder = None if out is None else Path(out)
     own = {"classes": classes, "domains": domains, "labels": labels, "resize": resize}
-    table = continued_settings(source, method, rounds, max_forgetting)
-    if source.settings.data.at_sites:
-        from fedwild.sites.welcome import welcome_site
+    with trusting_code() if source.trust_code else contextlib.nullcontext():
+        table = continued_settings(source, method, rounds, max_forgetting)
+        if source.settings.data.at_sites:
+            from fedwild.sites.welcome import welcome_site
 
-        reject_for_sites(own, name)
-        config = site_config(source, str(client), table, settings, engine or {})
-        return welcome_site(source, str(client), config, folder, listener)
-    newcomer = {"name": str(client), **{key: value for key, value in own.items() if value}}
-    name = name or default_name(str(client))
-    return welcome_client(source, name, newcomer, table, workers, folder, settings, listener)
+            reject_for_sites(own, name)
+            config = site_config(source, str(client), table, settings, engine or {})
+            return welcome_site(source, str(client), config, folder, listener)
+        newcomer = {"name": str(client), **{key: value for key, value in own.items() if value}}
+        name = name or default_name(str(client))
+        return welcome_client(source, name, newcomer, table, workers, folder, settings, listener)
 
 
 def reject_for_sites(own: Mapping[str, Any], name: str | None) -> None:

@@ -50,10 +50,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def no_real_data(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the data sets and the cache of this machine."""
+    """Hide the data sets, the cache and the settings of this machine."""
     empty = str(tmp_path_factory.getbasetemp() / "no-data")
     monkeypatch.setenv("FEDWILD_DATA", empty)
     monkeypatch.setenv("XDG_CACHE_HOME", empty)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "config"))
 
 
 @pytest.fixture(autouse=True)

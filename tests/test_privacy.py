@@ -557,9 +557,11 @@ def test_known_limit_scaffold_sends_that_change(data: Dataset, uploads: list[Sen
     assert places == {"small, local, train: in tensor 'control_change/fc1.fc.weight'"}
 
 
-def without_a_body(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Return a user's network whose embedding is the sample itself."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), outputs))
+class WithoutBody(nn.Sequential):
+    """A user's network whose embedding is the sample itself."""
+
+    def __init__(self, input_shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(math.prod(input_shape), outputs))
 
 
 @pytest.mark.parametrize(
@@ -574,14 +576,14 @@ def without_a_body(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
 def test_known_limit_without_layers_before_the_head_embeddings_are_samples(
     method: str, tensor: str, data: Dataset, searches: dict[str, Search], uploads: list[Sent], tmp_path: Path
 ) -> None:
-    run_at_sites(tmp_path / "run", data, method, f"{__name__}:{without_a_body.__name__}")
+    run_at_sites(tmp_path / "run", data, method, f"{__name__}:{WithoutBody.__name__}")
     assert any(f"in tensor {tensor!r}" in place for place in found(uploads, searches))
 
 
 @pytest.mark.parametrize("method", ["fedproto", "gal", "gains", "fedoss-paper"])
 def test_such_a_network_is_rejected_if_embeddings_are_sent(method: str) -> None:
     config = configure({"method": {"name": method}})
-    network = build(f"{__name__}:{without_a_body.__name__}", (1, 8, 8), 3)
+    network = build(f"{__name__}:{WithoutBody.__name__}", (1, 8, 8), 3)
     with pytest.raises(UserError, match="without layers before the head these would be their samples"):
         check_embedding(config.make_method(), network, "mine")
     check_embedding(config.make_method(), build("mlp", (1, 8, 8), 3), "mlp")

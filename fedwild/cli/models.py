@@ -10,14 +10,16 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fedwild.cli.options import Folder, Json, Quiet, Words, Workers, out, say, whole, working
+from fedwild.cli.options import Folder, Json, Quiet, TrustCode, Words, Workers, out, say, whole, working
 from fedwild.core.errors import UserError
 
 if TYPE_CHECKING:
     from fedwild.api import Run
 
 
-def evaluate(folder: Folder, workers: Workers = None, as_json: Json = False, quiet: Quiet = False) -> None:
+def evaluate(
+    folder: Folder, workers: Workers = None, trust_code: TrustCode = False, as_json: Json = False, quiet: Quiet = False
+) -> None:
     """Measure a run's model on its test split and show all figures."""
     from fedwild.api import Run
     from fedwild.display.run_display import metrics_table
@@ -36,6 +38,7 @@ def predict(
     folder: Folder,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files, or .npy arrays.")],
     client: Annotated[Words, typer.Option(help="The client, for methods with a model per client.")] = None,
+    trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
     """Answer with a class or with 'unknown' for each image."""
@@ -68,6 +71,7 @@ def name_class(
     folder: Folder,
     old: Annotated[Words, typer.Argument(metavar="CLASS", help="A class that the run discovered.")] = None,
     new: Annotated[Words, typer.Argument(metavar="NAME", help="Its new name.")] = None,
+    trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
     """Name a class that a run discovered.

@@ -8,13 +8,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from fedwild.core.defaults import DEFAULT_METHOD
 from fedwild.core.errors import UserError
+from fedwild.core.trust import trusting_code
 from fedwild.display.console import open_console, print_warning
 
 if TYPE_CHECKING:
@@ -102,6 +103,23 @@ TensorBoard = Annotated[
 NoReport = Annotated[
     bool, typer.Option("--no-report", help="Do not write report.html (FEDWILD_REPORT=no has the same effect).")
 ]
+
+
+def _trust_code(context: typer.Context, value: bool) -> bool:
+    """Trust code until the command ends."""
+    if value:
+        context.with_resource(trusting_code())
+    return value
+
+
+TrustCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code",
+        callback=_trust_code,
+        help="Run the code that the settings of a run from elsewhere name (module:Class). It can do anything.",
+    ),
+]
 OwnClient = Annotated[
     Words,
     typer.Option(
@@ -142,7 +160,7 @@ def pairs(option: str, texts: list[str]) -> dict[str, str]:
     return table
 
 
-def place(superlink: str | None, listen: str | None, certificates: Path | None) -> dict[str, str]:
+def place(superlink: str | None, listen: str | None, certificates: Path | None) -> dict[str, Any]:
     """Return the address of the coordinator as settings of the engine."""
     folder = None if certificates is None else str(certificates.resolve())
     options = {"superlink": superlink, "listen": listen, "certificates": folder}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedwild.cli.options import Folder, Json, Number, PathOption, Quiet, number, say
+from fedwild.cli.options import Folder, Json, Number, PathOption, Quiet, TrustCode, number, say
 
 
 def report(
@@ -19,6 +19,7 @@ def report(
         Number,
         typer.Option(metavar="N", help="Worker processes for the evaluation (only if it takes long); 0 = none."),
     ] = None,
+    trust_code: TrustCode = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

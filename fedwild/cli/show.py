@@ -9,7 +9,20 @@ from typing import Annotated, Any
 import typer
 
 from fedwild.cli import options
-from fedwild.cli.options import Data, Folder, Json, Names, Number, OwnClient, PathOption, Quiet, Seed, Words, Workers
+from fedwild.cli.options import (
+    Data,
+    Folder,
+    Json,
+    Names,
+    Number,
+    OwnClient,
+    PathOption,
+    Quiet,
+    Seed,
+    TrustCode,
+    Words,
+    Workers,
+)
 
 show_app = typer.Typer(help="Draw what runs have learnt, as PNG, SVG or PDF.", no_args_is_help=True)
 
@@ -52,6 +65,7 @@ def show_outliers(
     columns: Annotated[Number, option("N", "Images per sample, itself included (10); with --run 4, 7, 10 ...")] = None,
     seed: Seed = None,
     picture: Picture = Path("outliers.png"),
+    trust_code: TrustCode = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -112,6 +126,7 @@ def show_exhibits(
         Names, option("TEXT", "Only exhibits with this text in their title; repeatable.", "--title")
     ] = None,
     picture: Picture = Path("exhibits.png"),
+    trust_code: TrustCode = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -148,6 +163,7 @@ def show_confusion(
     client: OwnClient = None,
     picture: Picture = Path("confusion.png"),
     workers: Workers = None,
+    trust_code: TrustCode = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -185,6 +201,7 @@ def show_features(
     client: OwnClient = None,
     picture: Picture = Path("features.png"),
     workers: Workers = None,
+    trust_code: TrustCode = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -226,6 +243,7 @@ def show_novel(
     client: Annotated[Words, option("NAME", "Only this client's samples (the six clients with most).")] = None,
     columns: Annotated[Number, option("N", "Samples of each client, at most (8).")] = None,
     picture: Picture = Path("novel.png"),
+    trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
     """Draw the unlabelled samples nearest to each class that a run discovered.

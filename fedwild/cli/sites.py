@@ -28,6 +28,7 @@ from fedwild.cli.options import (
     StartFrom,
     Superlink,
     TensorBoard,
+    TrustCode,
     Words,
     err,
     interruptible,
@@ -128,6 +129,7 @@ def coordinate(
         PathOption, typer.Option("--out", metavar="DIR", help="The run folder to create (runs/METHOD-sites-NNN).")
     ] = None,
     settings: Settings = None,
+    trust_code: TrustCode = False,
     tensorboard: TensorBoard = False,
     no_report: NoReport = False,
     as_json: Json = False,

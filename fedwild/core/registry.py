@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from fedwild.core.component import Component
 from fedwild.core.errors import UserError, unknown_name
 from fedwild.core.settings import validate
+from fedwild.core.trust import check_import
 
 T = TypeVar("T", bound=Component)
 
@@ -17,7 +18,8 @@ T = TypeVar("T", bound=Component)
 class Registry(Generic[T]):
     """The classes of one kind of component, which is also their section in a config.
 
-    A name with a colon is the import path of a user's own class: `package.module:Class`.
+    A name with a colon is the import path of a user's own class: `package.module:Class`. It is imported only if that is
+    allowed here (`core.trust`), and nothing but a class of the right kind is ever called.
     """
 
     def __init__(self, kind: str, base: type[Any]) -> None:
@@ -63,12 +65,14 @@ class Registry(Generic[T]):
         module, _, attribute = path.partition(":")
         if not module or not attribute or module.startswith("."):
             raise UserError(f"{self.kind} {path!r} is not an import path: write it as package.module:Class.")
+        check_import(self.kind, path)
         try:
             found = attrgetter(attribute)(importlib.import_module(module))
         except Exception as error:
             # Importing runs the user's module, which may raise anything.
             raise UserError(f"{self.kind} {path!r} cannot be imported: {type(error).__name__}: {error}.") from error
-        cls: type[T] = found if isinstance(found, type) and issubclass(found, self.base) else self.adapt(path, found)
+        is_component = isinstance(found, type) and issubclass(found, self.base)
+        cls: type[T] = found if is_component else self.adapt(path, found)
         if "name" not in cls.__dict__:
             cls.name = path
         return cls

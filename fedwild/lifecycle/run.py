@@ -21,6 +21,7 @@ from fedwild.core.errors import UserError
 from fedwild.core.names import UNKNOWN_NAME
 from fedwild.core.temporary import temporary_folder
 from fedwild.core.toml import read_toml
+from fedwild.core.trust import is_code_trusted
 from fedwild.data import Samples, Split
 from fedwild.engines.choice import worker_count
 from fedwild.engines.executor import Executor, state_file
@@ -35,6 +36,7 @@ from fedwild.runs.config import Config, changes, resolve
 from fedwild.runs.events import read_events
 from fedwild.runs.experiment import Experiment, fingerprint, prepare, usable_device
 from fedwild.runs.folder import RunFolder
+from fedwild.runs.ownership import code_in, is_own, not_yours
 
 
 @dataclass(frozen=True)
@@ -53,15 +55,38 @@ class Answers:
 
 
 class Run:
-    """A run on disk: its settings, history, figures and model."""
+    """A run on disk: its settings, history, figures and model.
 
-    def __init__(self, path: str | Path) -> None:
+    Import paths in its settings run code. They are refused unless you made the run on this machine, or `trust_code`.
+    """
+
+    def __init__(self, path: str | Path, trust_code: bool = False) -> None:
         self.folder = RunFolder.open(Path(path))
         self.path = self.folder.path
+        self.trust_code = trust_code or is_code_trusted()
 
     @cached_property
     def config(self) -> Config:
-        return resolve(read_toml(self.path / "config.toml"))
+        return self._resolve(read_toml(self.path / "config.toml"))
+
+    def _resolve(self, table: dict[str, Any]) -> Config:
+        """Return validated settings of this run folder, whose code runs only if it may."""
+        if self.trust_code:
+            return resolve(table)
+        with code_in(self.path, self.folder.facts(), self._cluster):
+            return resolve(table)
+
+    @property
+    def _cluster(self) -> str | None:
+        """The address of the Ray cluster in config.toml."""
+        engine = read_toml(self.path / "config.toml").get("engine")
+        return engine.get("address") if isinstance(engine, dict) else None
+
+    def check_cluster(self) -> None:
+        """Reject the Ray cluster of a run folder from elsewhere: it could run code here."""
+        address = self.config.engine.address
+        if address is not None and not self.trust_code and not is_own(self.folder.facts(), self._cluster):
+            raise UserError(f"engine.address = {address!r} is a Ray cluster, {not_yours(self.path)}.")
 
     @property
     def result(self) -> dict[str, Any]:
@@ -88,7 +113,7 @@ class Run:
     def settings(self) -> Config:
         """The settings, checked to be those that the run began with."""
         # Settings that fedwild did not have then take their defaults.
-        then = resolve(self.folder.facts().get("config") or {}).decisive()
+        then = self._resolve(self.folder.facts().get("config") or {}).decisive()
         changed = changes(json.loads(json.dumps(then)), json.loads(json.dumps(self.config.decisive())))
         if changed:
             raise UserError(

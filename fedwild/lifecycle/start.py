@@ -15,6 +15,7 @@ from fedwild.runs.config import Config
 from fedwild.runs.events import Listener
 from fedwild.runs.experiment import Experiment, fingerprint, prepare
 from fedwild.runs.folder import RunFolder
+from fedwild.runs.ownership import mark
 
 
 def start(config: Config, out: Path | None, listener: Listener) -> Run:
@@ -30,6 +31,7 @@ def resume(run: Run, listener: Listener, **engine: Any) -> None:
     """Continue an unfinished run on this machine; `engine` holds settings of the engine to change."""
     run.config = run.config.with_engine(**engine)
     if run.folder.result() is None:
+        run.check_cluster()
         Federation(run.experiment, run.folder, listener).run()
 
 
@@ -50,7 +52,7 @@ def begin(
     connect = connect or engine_of(config.engine)
     names = "+".join(Path(name).stem for name in config.data.names)
     stem = re.sub(r"[^\w.+-]+", "_", f"{config.method.name}-{names}")
-    facts = {
+    facts: dict[str, Any] = {
         "data": fingerprint(experiment.dataset),
         "input": {
             "shape": list(experiment.dataset.input_shape),
@@ -60,6 +62,7 @@ def begin(
         **({"start_from": experiment.initial.fingerprint} if experiment.initial else {}),
         **(history or {}),
     }
+    facts |= mark(facts, config.engine.address)
     try:
         folder = RunFolder.create(out, stem, config.to_toml(), experiment.split, facts, events)
     except OSError as error:
@@ -69,4 +72,4 @@ def begin(
         ) from error
     listener({"event": "folder", "path": str(folder.path)})
     Federation(experiment, folder, listener, connect).run()
-    return Run(folder.path)
+    return Run(folder.path, trust_code=True)

@@ -1,12 +1,12 @@
 """Users' own modules as networks: the last linear layer of a module becomes the head.
 
-They are named by an import path to a class or to a function that returns a module.
+They are named by an import path to a subclass of `torch.nn.Module`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -136,25 +136,23 @@ class ModuleSettings(Settings):
 
 
 class ModuleBuilder(NetworkBuilder):
-    """Calls a user's own class or function and turns the module into a network."""
+    """Makes an instance of a user's own module class and turns it into a network."""
 
     Params = ModuleSettings
-    factory: ClassVar[Callable[..., Any]]
+    module: ClassVar[type[nn.Module]]
 
     def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
-        factory = type(self).factory
+        cls = type(self).module
         sizes = {"input_shape": input_shape, "outputs": outputs}
-        arguments = _select_arguments(self.name, factory, sizes, self.params.model_dump())
+        arguments = _select_arguments(self.name, cls, sizes, self.params.model_dump())
         try:
-            module = factory(**arguments)
+            module = cls(**arguments)
         except Exception as error:
             raise UserError(f"model {self.name!r} cannot be built: {type(error).__name__}: {error}") from error
         if isinstance(module, Network):
             if module.head.out_features != outputs or (module.head.bias is not None) != bias:
                 module.set_head(outputs, bias)
             return module
-        if not isinstance(module, nn.Module):
-            raise UserError(f"model {self.name!r} must return a torch.nn.Module, not a {type(module).__name__}.")
         return AdaptedNetwork(self.name, module, input_shape, outputs, bias)
 
 
@@ -169,13 +167,10 @@ class MissingModule(NetworkBuilder):
 
 
 def _select_arguments(
-    name: str, factory: Callable[..., Any], sizes: Mapping[str, Any], params: Mapping[str, Any]
+    name: str, cls: type[nn.Module], sizes: Mapping[str, Any], params: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return those of `sizes` that the signature accepts and all of `params`, which it must accept."""
-    try:
-        signature = inspect.signature(factory).parameters.values()
-    except ValueError as error:
-        raise UserError(f"model {name!r} has no signature: name a class or function written in Python.") from error
+    signature = inspect.signature(cls).parameters.values()
     by_name = [p for p in signature if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature)
     names = {p.name for p in by_name}

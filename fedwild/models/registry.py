@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import nn
+
 from fedwild.core.errors import UserError
 from fedwild.core.registry import Registry
+from fedwild.core.trust import UntrustedCode
 from fedwild.models.adapted import MissingModule, ModuleBuilder
 from fedwild.models.builder import NetworkBuilder
 from fedwild.models.network import Network
 
 
 class NetworkRegistry(Registry[NetworkBuilder]):
-    """Networks by name. An import path may also name a module class or a function that returns a module."""
+    """Networks by name. An import path may also name a subclass of `torch.nn.Module`."""
 
     def get(self, name: str) -> type[NetworkBuilder]:
         try:
             return super().get(name)
+        except UntrustedCode:
+            raise
         except UserError as error:
             if ":" not in name:
                 raise
@@ -25,9 +30,11 @@ class NetworkRegistry(Registry[NetworkBuilder]):
             return type("MissingModule", (MissingModule,), {"name": name, "error": error})
 
     def adapt(self, path: str, found: Any) -> type[NetworkBuilder]:
-        if not callable(found):
-            raise UserError(f"model {path!r} must name a class or function, not a {type(found).__name__}.")
-        return type("ImportedModule", (ModuleBuilder,), {"name": path, "factory": staticmethod(found)})
+        if not isinstance(found, type) or not issubclass(found, nn.Module):
+            raise UserError(
+                f"model {path!r} is not a subclass of torch.nn.Module or fedwild.models.NetworkBuilder: name one."
+            )
+        return type("ImportedModule", (ModuleBuilder,), {"name": path, "module": found})
 
 
 MODELS = NetworkRegistry("model", NetworkBuilder)
@@ -39,6 +46,6 @@ def build(
     """Return a network for inputs (n, *input_shape), newly initialised from torch's global generator.
 
     `name` is a registered name or an import path `package.module:Class`; `bias` is that of the head. An import path
-    runs the code that it names: never build from a name that came over the network.
+    runs the code that it names, unless `core.trust` forbids it.
     """
     return MODELS.make(name, params).build(tuple(int(side) for side in input_shape), outputs, bias)

@@ -10,15 +10,21 @@ from torch import Tensor
 from fedwild.contract import Initial, Rng, Server, Task
 from fedwild.core.errors import BadReply, UserError
 from fedwild.core.payload import check_like
+from fedwild.core.toml import read_toml
 from fedwild.runs.components import Part, starting_methods
 from fedwild.runs.config import changes, resolve
 from fedwild.runs.folder import RunFolder
+from fedwild.runs.ownership import code_in
 
 
 def earlier_model(path: str, model: Part, task: Task) -> Initial:
     """Return the global model of the finished run at `path`, if a run of this network and task can begin with it."""
     try:
-        return _read(RunFolder.open(Path(path)), model, task)
+        folder = RunFolder.open(Path(path))
+        engine = read_toml(folder.path / "config.toml").get("engine", {})
+        # The new run names the same network, so its user trusts it.
+        with code_in(folder.path, folder.facts(), engine.get("address"), also=[model.name]):
+            return _read(folder, model, task)
     except UserError as error:
         raise UserError(*(f"federation.start_from = {path!r}: {problem}" for problem in error.problems)) from error
     except OSError as error:

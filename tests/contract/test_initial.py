@@ -322,10 +322,11 @@ def test_a_network_whose_code_has_changed_is_rejected(tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     code = (
         "from torch import nn\n"
-        "def net(input_shape, outputs):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, {width}), nn.ReLU(), nn.Linear({width}, outputs))\n"
+        "class Net(nn.Sequential):\n"
+        "    def __init__(self, outputs):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(64, {width}), nn.ReLU(), nn.Linear({width}, outputs))\n"
     )
-    model = {"model": {"name": "changing_net:net"}}
+    model = {"model": {"name": "changing_net:Net"}}
     (tmp_path / "changing_net.py").write_text(code.format(width=4))
     tables = {**TABLES, **model}
     first = fedwild.run(tables, clients=2, workers=0, out=tmp_path / "first").path
@@ -333,7 +334,7 @@ def test_a_network_whose_code_has_changed_is_rejected(tmp_path: Path, monkeypatc
     shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
     (tmp_path / "changing_net.py").write_text(code.format(width=17))
     sentence = rejection(tmp_path / "on", first, model)
-    assert "model.name = 'changing_net:net' has changed since that run" in sentence
+    assert "model.name = 'changing_net:Net' has changed since that run" in sentence
     assert "its model tensor" in sentence
 
 

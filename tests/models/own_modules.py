@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedwild.core.settings import Settings
 from fedwild.models import Network, NetworkBuilder, chain_wires
 
-NOT_CALLABLE = 3
+A_NUMBER = 3
 
 
 class PlainNet(nn.Module):
@@ -68,10 +68,12 @@ class NoLinear(nn.Module):
         return self.conv(x).flatten(1)
 
 
-def own_network(input_shape: tuple[int, ...], **settings: Any) -> Network:
-    """Return a fedwild Network that always has three outputs."""
-    stages = {"first": nn.Linear(input_shape[0], settings["hidden"])}
-    return Network("own", input_shape, stages, settings["hidden"], 3, wires=chain_wires(stages))
+class OwnNetwork(Network):
+    """A fedwild Network that always has three outputs."""
+
+    def __init__(self, input_shape: tuple[int, ...], **settings: Any) -> None:
+        stages = {"first": nn.Linear(input_shape[0], settings["hidden"])}
+        super().__init__("own", input_shape, stages, settings["hidden"], 3, wires=chain_wires(stages))
 
 
 class OwnParams(Settings):
@@ -88,20 +90,25 @@ class OwnBuilder(NetworkBuilder):
         return Network(self.name, input_shape, stages, self.params.hidden, outputs, bias, wires=chain_wires(stages))
 
 
-def bare_linear(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-    return nn.Linear(input_shape[0], outputs)
+class BareLinear(nn.Linear):
+    """A linear layer that is its own head."""
+
+    def __init__(self, input_shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__(input_shape[0], outputs)
 
 
-def not_a_module() -> str:
-    return "network"
+class NeedsDepth(nn.Linear):
+    def __init__(self, outputs: int, depth: int) -> None:
+        super().__init__(depth, outputs)
 
 
-def failing(outputs: int) -> nn.Module:
-    raise RuntimeError("no weights here")
+class Failing(nn.Module):
+    def __init__(self, outputs: int) -> None:
+        raise RuntimeError("no weights here")
 
 
-def needs_depth(outputs: int, depth: int) -> nn.Module:
-    return nn.Linear(depth, outputs)
+def plain_function(outputs: int) -> nn.Module:
+    raise AssertionError("a function must never be called")
 
 
 class FrozenFirst(NetworkBuilder):

@@ -9,7 +9,7 @@ from torch import nn
 from fedwild.core.errors import UserError
 from fedwild.models import AdaptedNetwork
 from tests.models.cases import inputs
-from tests.models.own_modules import HeadDefinedFirst, PlainNet, bare_linear
+from tests.models.own_modules import BareLinear, HeadDefinedFirst, PlainNet
 
 SHAPE = (3, 8, 8)
 
@@ -69,7 +69,7 @@ def test_the_head_is_the_linear_layer_that_runs_last_and_logits_come_before_the_
 
 
 def test_a_module_that_is_a_linear_layer_has_the_input_as_its_embedding() -> None:
-    network = AdaptedNetwork("own:bare_linear", bare_linear((4,), 2), (4,), 2)
+    network = AdaptedNetwork("own:BareLinear", BareLinear((4,), 2), (4,), 2)
     x = inputs(network)
     assert torch.equal(network.embed(x), x)
     assert set(network.state_dict()) == {"head.weight", "head.bias"}

@@ -7,6 +7,7 @@ import torch
 
 from fedwild.core.errors import UserError
 from fedwild.models import MODELS, AdaptedNetwork, Network, build
+from tests.models import own_modules
 from tests.models.cases import inputs
 
 OWN = "tests.models.own_modules"
@@ -18,8 +19,8 @@ def own(attribute: str, shape: tuple[int, ...], outputs: int = 3, bias: bool = T
 
 
 def test_a_users_network_is_used_with_the_given_number_of_outputs() -> None:
-    network = own("own_network", (4,), outputs=5, hidden=6)
-    assert type(network) is Network
+    network = own("OwnNetwork", (4,), outputs=5, hidden=6)
+    assert type(network) is own_modules.OwnNetwork
     assert network.cuts == ("first",)
     assert network(inputs(network)).shape == (3, 5)
     assert network.graph().spaces == {"first": 6}
@@ -47,14 +48,15 @@ def test_a_plain_module_is_adapted() -> None:
         (f"{OWN}:Missing", (4,), 3, "module 'tests.models.own_modules' has no attribute 'Missing'"),
         (f"{OWN}:", (4,), 3, "is not an import path: write it as package.module:Class"),
         (":Net", (4,), 3, "is not an import path: write it as package.module:Class"),
-        (f"{OWN}:NOT_CALLABLE", (4,), 3, "must name a class or function, not a int"),
-        (f"{OWN}:not_a_module", (4,), 3, r"must return a torch\.nn\.Module, not a str"),
-        (f"{OWN}:failing", (4,), 3, "cannot be built: RuntimeError: no weights here"),
+        (f"{OWN}:A_NUMBER", (4,), 3, r"is not a subclass of torch\.nn\.Module or fedwild\.models\.NetworkBuilder"),
+        (f"{OWN}:plain_function", (4,), 3, r"is not a subclass of torch\.nn\.Module"),
+        (f"{OWN}:OwnParams", (4,), 3, r"is not a subclass of torch\.nn\.Module"),
+        ("subprocess:Popen", (4,), 3, r"is not a subclass of torch\.nn\.Module"),
+        (f"{OWN}:Failing", (4,), 3, "cannot be built: RuntimeError: no weights here"),
         (f"{OWN}:NoLinear", (1, 8, 8), 3, r"has no nn\.Linear layer"),
         (f"{OWN}:UnusedLinear", (4,), 3, r"never runs an nn\.Linear layer"),
         (f"{OWN}:HeadNotLast", (4,), 3, r"must return the output of its last nn\.Linear layer 'fc'"),
         (f"{OWN}:HeadDefinedFirst", (5,), 3, r"does not accept inputs of shape \(5,\)"),
-        ("builtins:dict", (4,), 3, "has no signature"),
     ],
 )
 def test_an_unusable_object_is_rejected_by_name(path: str, shape: tuple[int, ...], outputs: int, problem: str) -> None:
@@ -83,4 +85,4 @@ def test_sizes_cannot_be_given_as_settings() -> None:
 
 def test_a_missing_setting_is_reported() -> None:
     with pytest.raises(UserError, match=r"model\.depth is missing"):
-        own("needs_depth", (4,))
+        own("NeedsDepth", (4,))
