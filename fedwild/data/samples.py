@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedwild.core.errors import UserError
-from fedwild.data.augment import PAD, augment_batch
+from fedwild.data.augment import augment_batch, padding
 from fedwild.data.dataset import Dataset, stored_divisor
 from fedwild.data.settings import DataSettings
 
 NO_CLASS = -1
 Level = float | Sequence[float] | None
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Turns pixel values p, usually in [0, 1], into inputs (p - mean) / std; both broadcast over a batch."""
+
+    mean: Tensor
+    std: Tensor
+
+    def to_inputs(self, pixels: Tensor) -> Tensor:
+        return (pixels - self.mean.to(pixels)) / self.std.to(pixels)
+
+    def to_pixels(self, inputs: Tensor) -> Tensor:
+        return inputs * self.std.to(inputs) + self.mean.to(inputs)
 
 
 class Samples:
@@ -32,11 +47,12 @@ class Samples:
         self.x, self.y, self.index = x, y, index
         self.mean, self.std, self.augment = mean, std, tuple(augment)
         self._divisor = stored_divisor(x)
-        self._factor, self._shift = _affine(x, mean, std, self._divisor)
-        if self.augment and (x.dim() < 4 or min(x.shape[-2:]) <= PAD):
+        self.normalisation = normalisation_of(x, mean, std)
+        self._factor, self._shift = _affine(self.normalisation, self._divisor)
+        if self.augment and (x.dim() < 4 or min(x.shape[-2:]) <= padding(x)):
             raise UserError(
-                f"data.augment = {list(self.augment)} is not allowed: it requires images larger than {PAD} pixels, and "
-                f"these samples have shape {tuple(x.shape[1:])}."
+                f"data.augment = {list(self.augment)} is not allowed: it requires images larger than {padding(x)} "
+                f"pixels, and these samples have shape {tuple(x.shape[1:])}."
             )
 
     def __len__(self) -> int:
@@ -112,13 +128,20 @@ def samples_of(
     return Samples(x, labels, rows, *((data.mean, data.std, data.augment) if data else ()))
 
 
-def _affine(x: Tensor, mean: Level, std: Level, divisor: float) -> tuple[Tensor | None, Tensor]:
-    """Return the factor and shift that turn a stored v into (v / divisor - mean) / std; None without either."""
+def normalisation_of(x: Tensor, mean: Level, std: Level) -> Normalisation | None:
+    """Return the normalisation of rows of x (N, ...) that the settings ask for; None without mean and std."""
     if mean is None and std is None:
+        return None
+    return Normalisation(
+        _level("mean", 0.0 if mean is None else mean, x), _level("std", 1.0 if std is None else std, x)
+    )
+
+
+def _affine(normalisation: Normalisation | None, divisor: float) -> tuple[Tensor | None, Tensor]:
+    """Return the factor and shift that turn a stored v into (v / divisor - mean) / std; None without either."""
+    if normalisation is None:
         return None, torch.zeros(())
-    centre = _level("mean", 0.0 if mean is None else mean, x)
-    spread = _level("std", 1.0 if std is None else std, x)
-    return 1.0 / (divisor * spread), -centre / spread
+    return 1.0 / (divisor * normalisation.std), -normalisation.mean / normalisation.std
 
 
 def _level(key: str, value: float | Sequence[float], x: Tensor) -> Tensor:

@@ -9,14 +9,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedwild.data.samples import Normalisation
 from fedwild.models import Network
 
 
-def enhance(model: Network, outliers: Tensor, steps: int, step_size: float) -> Tensor:
+def enhance(
+    model: Network, outliers: Tensor, steps: int, step_size: float, normalisation: Normalisation | None = None
+) -> Tensor:
     """Return x'' = x' + step_size * sign(grad CE(f(x'), K)), applied `steps` times: away from the unknown output K.
 
-    The outliers x' (n, *shape), the model's parameters, gradients and batch statistics do not change.
+    The step is in units of pixels, also if the inputs are normalised. The outliers x' (n, *shape), the model's
+    parameters, gradients and batch statistics do not change.
     """
+    step: float | Tensor = step_size if normalisation is None else step_size / normalisation.std.to(outliers)
     moved = outliers.detach().clone()
     unknown = torch.full((len(moved),), model.head.out_features - 1, device=moved.device)
     with frozen_model(model):
@@ -26,7 +31,7 @@ def enhance(model: Network, outliers: Tensor, steps: int, step_size: float) -> T
             loss = F.cross_entropy(model(moved), unknown, reduction="sum")
             (gradient,) = torch.autograd.grad(loss, moved)
             # In the gradient's memory layout, which suits the network, but not in place: its elements may share memory.
-            moved = gradient.sign().mul_(step_size).add_(moved.detach())
+            moved = gradient.sign().mul_(step).add_(moved.detach())
     return moved
 
 

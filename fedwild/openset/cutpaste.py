@@ -31,6 +31,7 @@ from fedwild.openset.destruction import (
 
 PATCH_AREA, PATCH_ASPECT = (0.02, 0.15), (0.3, 3.3)
 SCAR_WIDTH, SCAR_LENGTH = (2, 16), (10, 25)
+SCAR_SIDE = 256
 SCAR_ANGLE = math.radians(45)
 JITTER = (0.9, 1.1)
 LUMA = (0.299, 0.587, 0.114)  # grey of red, green and blue (ITU-R BT.601)
@@ -54,13 +55,14 @@ def normal(x: Tensor, generator: torch.Generator) -> Tensor:
 def scar(x: Tensor, generator: torch.Generator) -> Tensor:
     """Paste a strip of 2-16 x 10-25 pixels, rotated by up to 45 degrees in either direction, at a random place.
 
-    The lengths were chosen for images of 256 pixels, but FedOV uses them unchanged on small ones. Here both are at most
-    half of the shorter side, so that the rotated strip fits into the image.
+    The lengths were chosen for images of 256 pixels, but FedOV uses them unchanged on small ones. On larger images they
+    grow in proportion. Both are at most half of the shorter side, so that the rotated strip fits into the image.
     """
     height, width = x.shape[-2:]
     across, along, top, left, angle, down, right, *factors = uniforms(10, len(x), generator)
-    longest = max(min(height, width) // 2, 1)
-    w, h = np.minimum(_whole(across, *SCAR_WIDTH), longest), np.minimum(_whole(along, *SCAR_LENGTH), longest)
+    longest, scale = max(min(height, width) // 2, 1), max(1.0, min(height, width) / SCAR_SIDE)
+    sizes = (np.rint(_whole(u, *range_) * scale) for u, range_ in ((across, SCAR_WIDTH), (along, SCAR_LENGTH)))
+    w, h = (np.minimum(size.astype(np.int64), longest) for size in sizes)
     row, column = strip_coordinates(between(angle, -SCAR_ANGLE, SCAR_ANGLE), h, w, down, right, height, width)
     mask = (row >= 0) & (row < h[:, None, None]) & (column >= 0) & (column < w[:, None, None])
     start = below(top, height - h + 1) * width + below(left, width - w + 1)

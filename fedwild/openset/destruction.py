@@ -27,7 +27,8 @@ Operation = Callable[[Tensor, torch.Generator], Tensor]
 CROP_AREA, CROP_ASPECT = (0.1, 0.33), (3 / 4, 4 / 3)
 ERASE_AREA, ERASE_ASPECT = (0.33, 0.5), (0.3, 3.3)
 BLUR_SIGMA = (10.0, 100.0)
-MAX_REACH = 4  # of a kernel of length 2 * reach + 1
+BLUR_SIDE, BLUR_REACH = 32, 4
+"""Blur kernels reach at most 4 pixels on images of at most 32 pixels; those of larger images grow in proportion."""
 
 
 def crop(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -44,12 +45,17 @@ def resized_crop(x: Tensor, top: Whole, left: Whole, h: Whole, w: Whole) -> Tens
 
 
 def blur(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Blur with a Gaussian kernel of {3, 5, 7, 9} x {1, 3, 5} pixels in either orientation, sigma in (10, 100)."""
+    """Blur with a Gaussian kernel of {3, 5, 7, 9} x {1, 3, 5} pixels in either orientation, sigma in (10, 100).
+
+    These are the sizes for images of at most 32 pixels. A larger image is blurred as if it were scaled down to 32.
+    """
     long, short, axis, sigma = uniforms(4, len(x), generator)
     upright = axis < 0.5
-    far, near = 1 + below(long, 4), below(short, 3)
+    scale = max(1.0, min(x.shape[-2:]) / BLUR_SIDE)
+    lengths = (3 + 2 * below(long, 4), 1 + 2 * below(short, 3))
+    far, near = (np.rint((length * scale - 1) / 2).astype(np.int64) for length in lengths)
     vertical, horizontal = np.where(upright, far, near), np.where(upright, near, far)
-    return gaussian_blur(x, vertical, horizontal, between(sigma, *BLUR_SIGMA))
+    return gaussian_blur(x, vertical, horizontal, between(sigma, *BLUR_SIGMA) * scale)
 
 
 def gaussian_blur(x: Tensor, vertical: Whole, horizontal: Whole, sigma: Real) -> Tensor:
@@ -228,19 +234,20 @@ def _stretching(start: Whole, length: Whole, size: int) -> Real:
 
 def _smoothing(reach: Whole, sigma: Real, size: int) -> Real:
     """Return matrices (n, 1, size, size) of Gaussian kernels of length 2 * reach + 1 with reflect padding."""
-    distance = np.arange(MAX_REACH + 1)
+    furthest = int(reach.max(initial=BLUR_REACH))
+    distance = np.arange(furthest + 1)
     weight = np.exp(-0.5 * (distance / sigma[:, None]) ** 2)
     weight *= distance <= np.minimum(reach, size - 1)[:, None]
     weight /= 2 * weight.sum(1, keepdims=True) - 1  # both sides; the centre, whose weight is 1, counts once
-    return (weight @ _reflections(size)).reshape(-1, 1, size, size)
+    return (weight @ _reflections(size, furthest)).reshape(-1, 1, size, size)
 
 
 @lru_cache(maxsize=32)
-def _reflections(size: int) -> Real:
-    """Return how often line i reads line j at each distance of a reflect-padded side, (distances, size * size)."""
-    table = torch.zeros(MAX_REACH + 1, size, size, dtype=torch.float64)
+def _reflections(size: int, furthest: int) -> Real:
+    """Return how often line i reads line j at distances 0..furthest of a reflect-padded side, (.., size * size)."""
+    table = torch.zeros(furthest + 1, size, size, dtype=torch.float64)
     line = torch.arange(size)
-    for distance in range(min(MAX_REACH, size - 1) + 1):
+    for distance in range(min(furthest, size - 1) + 1):
         for step in {distance, -distance}:
             table[distance, line, reflect(line + step, size)] += 1
     return table.flatten(1).numpy()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedwild.core.errors import UserError
+from fedwild.data.samples import Normalisation
 from fedwild.openset import cutpaste
 from fedwild.openset.destruction import AUTHORS, OPERATIONS, UNIFORM, Choice, Destruction, Operation
 
@@ -23,9 +24,14 @@ class Outliers:
     summary: str
     function: Operation
 
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return outliers made from images (n, C, H, W), or from volumes (n, C, D, H, W), alike in every slice."""
+    def __call__(self, x: Tensor, generator: torch.Generator, normalisation: Normalisation | None = None) -> Tensor:
+        """Return outliers made from images (n, C, H, W), or from volumes (n, C, D, H, W), alike in every slice.
+
+        If the inputs are normalised, operations work on pixels, so that an erased box is black.
+        """
         self.check(x.shape[1:])
+        if normalisation is not None:
+            return normalisation.to_inputs(self(normalisation.to_pixels(x), generator))
         if x.ndim == 4:
             return self.function(x, generator)
         return self.function(x.flatten(1, 2), generator).view(x.shape)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedwild.data.augment import PAD, augment_batch
+from fedwild.data.augment import PAD, augment_batch, padding
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -17,6 +17,14 @@ def test_crop_is_a_window_of_the_reflect_padded_image() -> None:
     for image, wide in zip(augment_batch(x, ["crop"], generator()), padded, strict=True):
         windows = [wide[:, i : i + 8, j : j + 9] for i in range(9) for j in range(9)]
         assert any(torch.equal(image, window) for window in windows)
+
+
+@pytest.mark.parametrize(("side", "expected"), [(8, 4), (28, 4), (32, 4), (64, 8), (224, 28)])
+def test_crops_move_large_images_in_proportion(side: int, expected: int) -> None:
+    x = torch.arange(side, dtype=torch.float32).expand(400, 1, side, side)
+    moved = augment_batch(x, ["crop"], generator())[:, 0, side // 2, side // 2] - side // 2
+    assert padding(x) == expected
+    assert int(moved.abs().max()) == expected
 
 
 def test_flip_mirrors_only_some_images() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedwild.data.samples import Normalisation
 from fedwild.models import Network, build
 from fedwild.openset.adversarial import enhance
 from tests.models.cases import stir_norms
@@ -79,6 +80,15 @@ def test_dropout_is_off_during_the_steps_and_on_afterwards() -> None:
     x = images(6, 1, 3, 4)
     assert torch.equal(enhance(model, x, 3, 0.05), enhance(model, x, 3, 0.05))
     assert all(part.training for part in model.modules())
+
+
+def test_a_step_is_as_long_in_pixels_if_inputs_are_normalised() -> None:
+    model = Network("linear", (3, 2, 2), {"body": nn.Flatten()}, 12, 3).double()
+    normalisation = Normalisation(torch.tensor(0.4), torch.tensor([0.1, 0.2, 0.5]).view(1, 3, 1, 1))
+    inputs = normalisation.to_inputs(images(5, 3, 2, 2, dtype=torch.float64))
+    moved = enhance(model, inputs, 1, 0.01, normalisation)
+    change = normalisation.to_pixels(moved) - normalisation.to_pixels(inputs)
+    assert change.abs().numpy() == pytest.approx(0.01, abs=1e-9)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])

@@ -106,6 +106,19 @@ def test_blur_draws_the_kernels_of_the_paper_in_both_orientations() -> None:
     assert set(lengths) == upright | {(w, h) for h, w in upright}
 
 
+def test_blur_changes_a_smooth_picture_equally_at_any_size() -> None:
+    """A picture of 224 pixels is blurred as far as the same picture of 32, up to the rounding to pixels."""
+
+    def mean_change(side: int) -> float:
+        line = torch.linspace(0, 4 * torch.pi, side, dtype=torch.float64).sin()
+        x = (0.5 + 0.25 * (line[:, None] + line)).expand(24, 1, side, side)
+        return float((OPERATIONS["blur"](x, generator()) - x).abs().mean())
+
+    small, large = mean_change(32), mean_change(224)
+    assert small > 0.01
+    assert large == pytest.approx(small, rel=0.2)
+
+
 def test_blur_cuts_the_kernel_on_small_images() -> None:
     x = images(4, 1, 4, 4)
     long = np.full(4, 4)

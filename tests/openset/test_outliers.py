@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedwild.core.errors import UserError
+from fedwild.data.samples import Normalisation
 from fedwild.openset import cutpaste
 from fedwild.openset.destruction import AUTHORS, OPERATIONS, UNIFORM, Choice, Destruction
 from fedwild.openset.outliers import OUTLIERS
@@ -94,3 +95,21 @@ def test_images_may_be_on_another_device_than_the_generator(name: str) -> None:
     x = images(20, 3, 8, 8).to("meta")
     out = OUTLIERS[name](x, generator())
     assert (out.shape, out.device) == (x.shape, x.device)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_normalised_inputs_give_the_normalised_outliers_of_the_pixels(name: str) -> None:
+    pixels = torch.rand(12, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    levels = torch.tensor([[0.5, 0.4, 0.3], [0.2, 0.3, 0.1]], dtype=torch.float64)
+    mean, std = levels.view(2, 1, 3, 1, 1)
+    inputs = (pixels - mean) / std
+    made = OUTLIERS[name](inputs, torch.Generator().manual_seed(1), Normalisation(mean, std))
+    expected = (OUTLIERS[name](pixels, torch.Generator().manual_seed(1)) - mean) / std
+    assert torch.allclose(made, expected, atol=1e-12)
+
+
+def test_an_erased_box_is_black_and_not_grey() -> None:
+    inputs = torch.full((4, 1, 8, 8), 1.5)
+    normalisation = Normalisation(torch.tensor(0.5), torch.tensor(0.25))
+    erased = OUTLIERS["erase"](inputs, torch.Generator().manual_seed(0), normalisation)
+    assert sorted(erased.unique().tolist()) == [-2.0, 1.5]

@@ -17,6 +17,7 @@ from fedwild.core.errors import BadReply, UserError, unknown_name
 from fedwild.core.payload import check_like
 from fedwild.core.text import cut
 from fedwild.data import Dataset, DataSettings, samples_of
+from fedwild.data.samples import Normalisation
 from fedwild.lifecycle.run import Run
 from fedwild.models import Network
 from fedwild.openset.adversarial import enhance
@@ -43,13 +44,14 @@ def data_sheet(dataset: Dataset, data: DataSettings, outliers: str, rows: int, c
     check_images(dataset)
     rng = Rng(seed).child("contact sheet")
     places = draw_varied(dataset.y_train, rows, rng.torch("samples"))
-    x = samples_of(dataset, places, data=data).all()[0]
+    samples = samples_of(dataset, places, data=data)
+    x = samples.all()[0]
     if outliers == ALL:
-        made = [OUTLIERS[name](x, rng.torch(name)) for name in EVERY]
+        made = [OUTLIERS[name](x, rng.torch(name), samples.normalisation) for name in EVERY]
         names, wide = ["real", *EVERY], [1, 1 + len(EVERY) - len(MIXTURES)]
         title = "an outlier of it by each generator"
     else:
-        made = make_outliers(outliers, x, columns - 1, rng)
+        made = make_outliers(outliers, x, columns - 1, rng, samples.normalisation)
         names, wide = [""] * columns, [1]
         title = f"outliers of it by {outliers!r}"
     classes = [dataset.classes[label] for label in dataset.y_train[places].tolist()]
@@ -85,9 +87,10 @@ def run_sheet(run: Run, client: str | None, rows: int, columns: int, seed: int) 
 
     rng = Rng(seed).child("contact sheet")
     places = held[draw_varied(dataset.y_train[held], rows, rng.torch("samples"))]
-    x = samples_of(dataset, places, data=data).all()[0].to(run.task.device)
-    outliers = make_outliers(settings.outliers, x, columns // len(TRIPLE), rng)
-    shown = enhanced_columns(model, x, outliers, data, settings)
+    samples = samples_of(dataset, places, data=data)
+    x = samples.all()[0].to(run.task.device)
+    outliers = make_outliers(settings.outliers, x, columns // len(TRIPLE), rng, samples.normalisation)
+    shown = enhanced_columns(model, x, outliers, data, settings, samples.normalisation)
     classes = [dataset.classes[label] for label in dataset.y_train[places].tolist()]
     return Sheet(
         caption=(
@@ -127,12 +130,17 @@ class Column:
 
 
 def enhanced_columns(
-    model: Network, x: Tensor, outliers: Sequence[Tensor], data: DataSettings, settings: OutlierAware.Params
+    model: Network,
+    x: Tensor,
+    outliers: Sequence[Tensor],
+    data: DataSettings,
+    settings: OutlierAware.Params,
+    normalisation: Normalisation | None,
 ) -> list[Column]:
     """Return x and, for each batch of outliers of it, x', x'' and |x''-x'| scaled to the full range."""
     columns = [Column("x", pixels(x, data), probabilities(model, x))]
     for before in outliers:
-        after = enhance(model, before, settings.steps, settings.step_size)
+        after = enhance(model, before, settings.steps, settings.step_size, normalisation)
         change = (after - before).abs()
         columns += [
             Column(TRIPLE[0], pixels(before, data), probabilities(model, before)),
@@ -170,9 +178,9 @@ def draw_varied(labels: Tensor, number: int, generator: torch.Generator) -> Tens
     return chosen[labels[chosen].argsort(stable=True)]
 
 
-def make_outliers(name: str, x: Tensor, times: int, rng: Rng) -> list[Tensor]:
+def make_outliers(name: str, x: Tensor, times: int, rng: Rng, normalisation: Normalisation | None) -> list[Tensor]:
     generator = rng.torch(name)
-    return [OUTLIERS[name](x, generator) for _ in range(times)]
+    return [OUTLIERS[name](x, generator, normalisation) for _ in range(times)]
 
 
 def models_with_unknown(run: Run, server: Server) -> Mapping[str, Weights]:

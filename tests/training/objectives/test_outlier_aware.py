@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from fedwild.core.errors import UserError
 from fedwild.core.settings import validate
+from fedwild.data.samples import Samples
 from fedwild.models import Network, build
 from fedwild.openset.adversarial import enhance
 from fedwild.openset.outliers import OUTLIERS
@@ -238,3 +239,14 @@ def test_outliers_are_part_of_the_open_loss(open_weight: float) -> None:
     assert objective.has_open_loss
     loss = objective.loss(model, x, y, seeded())
     assert loss.item() == pytest.approx((closed + open_weight * open_).item(), abs=1e-11)
+
+
+def test_a_client_with_normalised_inputs_trains_on_outliers_of_its_pixels() -> None:
+    """Black pixels of an erased box are -mean / std."""
+    x = torch.full((6, 1, 8, 8), 255, dtype=torch.uint8)
+    samples = Samples(x, torch.zeros(6, dtype=torch.int64), torch.arange(6), mean=0.5, std=0.25)
+    model = build("mlp", (1, 8, 8), 3)
+    objective = aware(outliers="erase", enhanced=False).on(samples, model)
+    assert isinstance(objective, OutlierAware)
+    (destroyed,) = objective.outliers(model, samples.all()[0], torch.Generator().manual_seed(0))
+    assert sorted(destroyed.unique().tolist()) == [-2.0, 2.0]
