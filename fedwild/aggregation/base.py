@@ -24,6 +24,9 @@ class Aggregation(Component, ABC):
     streams: ClassVar[bool] = False
     """Whether one pass over the replies suffices, with one reply in memory at a time and none on disk."""
 
+    protects: ClassVar[tuple[str, ...]] = ()
+    """`("client",)` if it is the plain mean, whose sensitivity client-level privacy knows."""
+
     @abstractmethod
     def mean(
         self, replies: Iterable[Reply], group: str, weight: Weight = by_samples, reference: Tensors | None = None
@@ -56,6 +59,7 @@ class Mean(Aggregation):
     """The weighted mean, by default weighted by samples. One malicious client can move it anywhere."""
 
     streams = True
+    protects = ("client",)
 
     def mean(
         self, replies: Iterable[Reply], group: str, weight: Weight = by_samples, reference: Tensors | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from fedwild.core.text import percent
 
@@ -38,6 +39,12 @@ def is_share(key: str) -> bool:
 def is_count(key: str) -> bool:
     """Return whether a figure is a number of things."""
     return key.startswith(COUNTS)
+
+
+def epsilon_text(privacy: Mapping[str, Any]) -> str:
+    """Return the epsilon of differential privacy as text; "no limit" without noise."""
+    epsilon = privacy.get("epsilon")
+    return "no limit" if epsilon is None else f"{epsilon:.2f}"
 
 
 def figure_text(key: str, value: float | None) -> str:

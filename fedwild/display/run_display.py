@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedwild.core.text import clean, count, size
-from fedwild.display.figures import figure_text, shown_figures
+from fedwild.display.figures import epsilon_text, figure_text, shown_figures
 from fedwild.display.progress import ProgressLine, WorkDisplay
 from fedwild.display.run_progress import Clock, RunProgress
 
@@ -114,6 +114,7 @@ class RunDisplay:
     def _on_round(self, event: dict[str, Any]) -> None:
         parts = [f"loss {event['loss']:.4f}"] if event["loss"] is not None else []
         parts += figure_phrases(event["metrics"] or {})
+        parts += [f"epsilon {epsilon_text(event['privacy'])}"] if event.get("privacy") else []
         self._say(
             f"round {event['index'] + 1}/{self._progress.rounds} {event['phase']}: {', '.join(parts) or 'done'} "
             f"({event['seconds'] + event['evaluation_seconds']:.1f} s)"
@@ -131,6 +132,7 @@ def result_figures(result: dict[str, Any]) -> dict[str, str]:
     metrics = result["metrics"]
     return {
         **{label: figure_text(key, metrics.get(key)) for key, label in shown_figures(metrics).items()},
+        **({"epsilon": epsilon_text(result["privacy"])} if result.get("privacy") else {}),
         "time": f"{result['seconds']:.1f} s",
         "bytes up": size(result["bytes_up"]),
         "bytes down": size(result["bytes_down"]),

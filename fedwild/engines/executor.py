@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import os
+import secrets
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedwild.aggregation.private import clip_model
 from fedwild.contract import Client, Method, Phase, Predictor, Rng, Server, Step, Task
 from fedwild.contract.engine import Answer, Job
 from fedwild.contract.schedule import plan_of
@@ -22,6 +24,8 @@ from fedwild.data import Dataset, DataSettings, Samples, Split, samples_of
 from fedwild.evaluation.inference import predict
 from fedwild.evaluation.outcomes import outcome_of, report_of
 from fedwild.openset.sketch import sketch_scores, to_payload
+from fedwild.runs.settings import PrivacySettings
+from fedwild.training.private import PrivateDescent, Protected
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Executor:
     """Folder with one folder per client, which holds its state by version."""
     spool: Path
     """Folder for replies until they are merged."""
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
     _payload: tuple[str, Payload] | None = field(default=None, repr=False)
     _predictor: tuple[str, Predictor] | None = field(default=None, repr=False)
     _file: io.FileIO | None = field(default=None, repr=False)
@@ -57,6 +62,10 @@ class Executor:
     def __post_init__(self) -> None:
         self._clients = {client.name: client for client in self.split.clients}
         self._phases = {(step.phase, step.round): phase for step, phase in plan_of(self.method)}
+        if self.privacy.level == "sample":
+            for phase in self._phases.values():
+                if isinstance(phase, Protected):
+                    phase.descent = PrivateDescent(self.privacy.clip, self.privacy.noise or 0.0)
 
     def execute(self, job: Job) -> Answer:
         """Do a job whose payload and state are in files. A client's failure becomes part of the answer."""
@@ -90,7 +99,8 @@ class Executor:
 
     def _work(self, job: Job, payload: Payload, client: Client | None) -> Payload:
         """Return the reply to a job; it draws only from the random stream of the job."""
-        rng = Rng(self.seed).child(job.step.phase, job.step.round, "client", job.client or "")
+        seed = secrets.randbits(63) if self.privacy.seed == "secret" and job.kind == "local" else self.seed
+        rng = Rng(seed).child(job.step.phase, job.step.round, "client", job.client or "")
         with rng.seeded("layers"):
             if job.kind == "local":
                 assert client is not None
@@ -118,6 +128,8 @@ class Executor:
         reply = phase.local(Payload(dict(payload.tensors), copy.deepcopy(payload.info)), client, rng)
         if versions != [tensor._version for tensor in payload.tensors.values()]:
             raise RuntimeError("local() changed a tensor of its payload in place: clone it first")
+        if self.privacy.level == "client":
+            reply.put("model", clip_model(payload.group("model"), reply.group("model"), self.privacy.clip))
         return reply
 
     def _measure(self, job: Job, payload: Payload, predictor: Predictor) -> Payload:

@@ -236,21 +236,19 @@ def pack(executor: Executor) -> dict[str, Any]:
     # Ray shows an actor only its own GPU.
     device = "cuda" if torch.device(task.device).type == "cuda" else task.device
     fresh = Task(task.input_shape, task.model, task.model_params, device)
-    return {
-        "arrays": arrays,
-        "rest": cloudpickle.dumps((about, executor.split, executor.data, executor.method, fresh, executor.seed)),
-    }
+    rest = (about, executor.split, executor.data, executor.method, fresh, executor.seed, executor.privacy)
+    return {"arrays": arrays, "rest": cloudpickle.dumps(rest)}
 
 
 def unpack(home: dict[str, Any]) -> Executor:
     """Return the executor in an actor."""
-    about, split, data, method, task, seed = cloudpickle.loads(home["rest"])
+    about, split, data, method, task, seed, privacy = cloudpickle.loads(home["rest"])
     with warnings.catch_warnings():
         # The arrays are read-only, and nothing writes to them.
         warnings.filterwarnings("ignore", message=".*not writable.*")
         fields = about | {name: torch.from_numpy(array) for name, array in home["arrays"].items()}
     nowhere = Path(os.devnull)
-    return Executor(Dataset(**fields), split, data, method, task, seed, nowhere, nowhere)
+    return Executor(Dataset(**fields), split, data, method, task, seed, nowhere, nowhere, privacy)
 
 
 def decode(array: np.ndarray) -> Payload:

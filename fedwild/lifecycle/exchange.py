@@ -32,6 +32,8 @@ class Collected:
     """The sizes of the groups of accepted replies, by client."""
     states: dict[str, int] = field(default_factory=dict)
     """The versions of the clients' durable states after their jobs."""
+    samples: dict[str, int] = field(default_factory=dict)
+    """The number of training samples behind each accepted reply."""
     losses: dict[str, float] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
     """Why the other answers were rejected."""
@@ -44,7 +46,7 @@ class Collected:
 
     def reject(self, name: str, reason: str) -> None:
         """Reject a reply that was accepted before."""
-        for table in (self.accepted, self.updates, self.states, self.losses):
+        for table in (self.accepted, self.updates, self.states, self.samples, self.losses):
             table.pop(name, None)
         self.reasons.append(reason)
 
@@ -96,6 +98,7 @@ class Exchange:
             if reason is None:
                 collected.accepted[name] = answer.read
                 collected.updates[name] = measure_updates(server, payload)
+                collected.samples[name] = int(payload.info["samples"])
                 if answer.state is not None:
                     collected.states[name] = answer.state
                 if isinstance(info.get("loss"), float) and math.isfinite(info["loss"]):

@@ -22,6 +22,8 @@ class Ledger:
     """The clients that joined during the run: since which round, their identity, and whether they are newcomers."""
     evaluation: Evaluation | None = None
     """The figures of the last round, if it was evaluated."""
+    privacy: dict[str, list[list[float]]] = field(default_factory=dict)
+    """The mechanisms of differential privacy so far: (rate, noise, times) by unit, counted by `lifecycle.privacy`."""
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "evaluation": vars(self.evaluation) if self.evaluation else None}

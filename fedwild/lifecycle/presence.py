@@ -100,3 +100,13 @@ def draw_share(share: float, rng: Rng) -> Draw:
         return [names[i] for i in sorted(chosen)]
 
     return draw
+
+
+def draw_independently(share: float, rng: Rng) -> Draw:
+    """Return the function that draws each client with probability `share` (Poisson sampling); it may draw none."""
+
+    def draw(names: Sequence[str]) -> Sequence[str]:
+        drawn = rng.numpy("participants").random(len(names)) < share
+        return [name for name, taken in zip(names, drawn, strict=True) if taken]
+
+    return draw

@@ -18,7 +18,8 @@ from fedwild.lifecycle.exchange import Collected, Exchange
 from fedwild.lifecycle.first_server import first_server, public_samples, starting_notes
 from fedwild.lifecycle.ledger import Ledger
 from fedwild.lifecycle.merging import merge_replies
-from fedwild.lifecycle.presence import Attendance, draw_share
+from fedwild.lifecycle.presence import Attendance
+from fedwild.lifecycle.privacy import Privacy
 from fedwild.runs.events import EventLog, Listener, ignore_event
 from fedwild.runs.experiment import Experiment
 from fedwild.runs.folder import RunFolder
@@ -38,6 +39,8 @@ class Federation:
         self._connect = connect or engine_of(experiment.config.engine)
         self._listener = listener
         self._rng = Rng(experiment.config.seed)
+        federation = experiment.config.federation
+        self._privacy = Privacy(experiment.config.privacy, federation.participation, len(experiment.split.clients))
         self._first = int(folder.facts().get("first_index", 0))
         self._plan = plan_of(experiment.method, self._first)
         self._steps = [planned.step for planned in self._plan]
@@ -66,7 +69,7 @@ class Federation:
             cleanup.callback(self._log.close)
             self._clock = time.perf_counter()
             config = self.experiment.config
-            limits = config.engine.max_reply_mb * 1e6, config.federation.max_update
+            limits = config.engine.max_reply_mb * 1e6, self._privacy.max_update(config.federation.max_update)
             self._exchange = Exchange(self._engine, self._spool, self._log, *limits)
             server, ledger = self._restore()
             for step, phase in self._plan[ledger.next_index - self._first :]:
@@ -75,7 +78,8 @@ class Federation:
 
     def _executor(self, spool: Path) -> Executor:
         e = self.experiment
-        return Executor(e.dataset, e.split, e.config.data, e.method, e.task, e.config.seed, self.folder.clients, spool)
+        data, seed, privacy = e.config.data, e.config.seed, e.config.privacy
+        return Executor(e.dataset, e.split, data, e.method, e.task, seed, self.folder.clients, spool, privacy)
 
     def _restore(self) -> tuple[Server, Ledger]:
         """Return the server and ledger of the last checkpoint, or new ones."""
@@ -95,7 +99,7 @@ class Federation:
             rounds=self._first + len(self._steps),
             phases=phase_lengths(self._steps[ledger.next_index - self._first :]),
         )
-        for text in (*self.experiment.notes, *starting_notes(server)):
+        for text in (*self.experiment.notes, *starting_notes(server), *self._privacy.notes(server)):
             self._log.write("note", text=text)
         return server, ledger
 
@@ -125,7 +129,7 @@ class Federation:
         federation = self.experiment.config.federation
         present = self._attendance.present(self._engine.present(), step)
         server.clients, server.newcomers = tuple(present), self._attendance.newcomers
-        chosen = phase.who(server, present, draw_share(federation.participation, server.rng)) if present else []
+        chosen = phase.who(server, present, self._privacy.draw(server.rng)) if present else []
         self._log.write("round-start", phase=step.phase, round=step.round, index=step.index, clients=len(chosen))
         # Large clients first, so that no worker is left with one at the end.
         ordered = sorted(chosen, key=lambda name: (-self._attendance.loads[name], name))
@@ -133,6 +137,7 @@ class Federation:
         self._require(phase, collected, min(federation.min_clients, len(chosen)), len(chosen), step)
         self._log.announce("merging", index=step.index)
         server = self._merge(server, phase, collected)
+        self._privacy.spend(ledger, phase, collected.samples)
         ledger.states |= collected.states
         self._remove_replies()
         trained = time.perf_counter() - begin
@@ -149,6 +154,7 @@ class Federation:
             evaluation_seconds=round(time.perf_counter() - begin - trained, 4),
             metrics=ledger.evaluation.metrics if ledger.evaluation else None,
             by=ledger.evaluation.by if ledger.evaluation else None,
+            **self._privacy.report(ledger),
         )
         return server
 
@@ -165,7 +171,8 @@ class Federation:
 
     def _merge(self, server: Server, phase: Phase, collected: Collected) -> Server:
         """Merge the accepted replies and return the changed server. A merge that fails costs replies or the round."""
-        merged, step = merge_replies(server, phase, collected.accepted, collected.by_size), server.step
+        readers, step = self._privacy.protect(server, collected.accepted), server.step
+        merged = merge_replies(server, phase, readers, [name for name in collected.by_size if name in readers])
         for name in merged.rejected:
             self._exchange.reject(server, collected, name, f"its reply makes the merge fail: {merged.problem}")
         if merged.failed and phase.rounds == 1:
@@ -244,6 +251,7 @@ class Federation:
             "seconds": round(ledger.seconds + time.perf_counter() - self._clock, 3),
             "bytes_up": ledger.bytes_up,
             "bytes_down": ledger.bytes_down,
+            **self._privacy.report(ledger),
         }
         self.folder.finish(server.to_payload(), result)
         self._log.write("end", **{key: result[key] for key in ("metrics", "seconds", "bytes_up", "bytes_down")})

@@ -17,11 +17,13 @@ from fedwild.contract.initial import initial_weights
 from fedwild.methods.registry import METHODS
 from fedwild.models import Network
 from fedwild.openset import FITTED, FitScore, Score, ScoredModel
-from fedwild.training import PLAIN, ClientCorrection, Correction, Descent, LocalTraining, Objective, train
+from fedwild.training import ClientCorrection, Correction, Descent, LocalTraining, Objective, Protected, train
 
 
-class AveragingRounds(Phase):
+class AveragingRounds(Protected, Phase):
     """Rounds of local training and averaging, which other methods refine."""
+
+    protects = ("client", "sample")
 
     def __init__(self, name: str, rounds: int, method: FedAvg) -> None:
         super().__init__(name, rounds)
@@ -34,10 +36,10 @@ class AveragingRounds(Phase):
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         return self.train(self.method.network(payload, client), payload, client, rng)
 
-    def train(self, model: Network, payload: Payload, client: Client, rng: Rng, descent: Descent = PLAIN) -> Payload:
+    def train(self, model: Network, payload: Payload, client: Client, rng: Rng, own: Descent | None = None) -> Payload:
         """Train a model on the client's own data and return the reply."""
         correction = self.client_correction(client, model, payload)
-        trained = train(model, client.train, self.params, self.objective, correction, rng, descent)
+        trained = train(model, client.train, self.params, self.objective, correction, rng, own or self.descent)
         reply = Payload.of(model=client.task.weights(model), **correction.after_training(trained.steps, self.params.lr))
         reply.info = {"samples": len(client.train), **trained.info()}
         return reply

@@ -26,6 +26,7 @@ from fedwild.runs.experiment import (
     absolute_paths,
     assembled,
     default_model,
+    plan_privacy,
 )
 
 NEWCOMER_SITE = "site"
@@ -59,10 +60,11 @@ def prepare_sites(config: Config, sites: Sequence[SiteFacts]) -> Experiment:
     dataset = with_classes(dataset, roles)
     split = split_of_sites(config, dataset, roles, sites)
     model = default_model(dataset.input_shape)
-    return assembled(resolved_for_sites(config, roles, len(members), model), dataset, split, notes_on_sites(roles))
+    resolved = resolved_for_sites(config, roles, members, model)
+    return assembled(resolved, dataset, split, notes_on_sites(roles))
 
 
-def resolved_for_sites(config: Config, roles: ClassRoles, clients: int, model: str) -> Config:
+def resolved_for_sites(config: Config, roles: ClassRoles, members: Sequence[SiteFacts], model: str) -> Config:
     """Return the settings, completed with what the sites determine."""
     coordinator = config.data.coordinator
     return config.resolved(
@@ -73,7 +75,8 @@ def resolved_for_sites(config: Config, roles: ClassRoles, clients: int, model: s
             "coordinator": None if coordinator is None else absolute_paths(coordinator),
         },
         partition={"name": "owner"},
-        federation={"clients": clients, "start_from": absolute_folder(config.federation.start_from)},
+        federation={"clients": len(members), "start_from": absolute_folder(config.federation.start_from)},
+        privacy=plan_privacy(config, [site.samples for site in members]),
     )
 
 

@@ -21,9 +21,10 @@ from fedwild.methods import METHODS, demonstration
 from fedwild.models import MODELS
 from fedwild.openset.fitting import FitScore
 from fedwild.runs.components import KINDS, Part, default_parts, read_part, starting_methods
-from fedwild.runs.settings import EngineSettings, EvaluationSettings, FederationSettings
+from fedwild.runs.privacy import check_method
+from fedwild.runs.settings import EngineSettings, EvaluationSettings, FederationSettings, PrivacySettings
 
-SECTIONS = ("data", "partition", "federation", "model", "method", *KINDS, "evaluation", "engine")
+SECTIONS = ("data", "partition", "federation", "model", "method", *KINDS, "privacy", "evaluation", "engine")
 NAMED = ("partition", "model", "method", *KINDS)
 """The sections that describe a component by name."""
 
@@ -39,6 +40,7 @@ class Config:
     model: Part | None
     method: Part
     parts: dict[str, Part]
+    privacy: PrivacySettings
     evaluation: EvaluationSettings
     engine: EngineSettings
 
@@ -52,6 +54,7 @@ class Config:
             **({"model": self.model.table()} if self.model else {}),
             "method": self.method.table(),
             **{kind: part.table() for kind, part in self.parts.items()},
+            "privacy": self.privacy.model_dump(),
             "evaluation": self.evaluation.model_dump(),
             "engine": self.engine.model_dump(),
         }
@@ -70,7 +73,7 @@ class Config:
         table = {key: value for key, value in self.decisive().items() if key != "seed"}
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:10]
 
-    def resolved(self, model: str, data: Table, partition: Table, federation: Table) -> Config:
+    def resolved(self, model: str, data: Table, partition: Table, federation: Table, privacy: Table) -> Config:
         """Return the config with everything filled in that the user left open and the data decided."""
         return replace(
             self,
@@ -78,6 +81,7 @@ class Config:
             data=validate(DataSettings, {**self.data.model_dump(), **data}, "data"),
             partition=validate(PartitionSettings, partition, "partition"),
             federation=self.federation.model_copy(update=federation),
+            privacy=self.privacy.model_copy(update=privacy),
         )
 
     def with_engine(self, **changes: Any) -> Config:
@@ -102,6 +106,7 @@ class Config:
                 "does not have."
             )
         method.check(None, self.federation.start_from)
+        check_method(method, self.privacy.level)
         return method
 
 
@@ -148,6 +153,7 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
             kind: attempt(partial(read_part, KINDS[kind][0], table.get(kind, {}), default))
             for kind, default in (default_parts(method) if method else {}).items()
         },
+        privacy=attempt(lambda: validate(PrivacySettings, table.get("privacy", {}), "privacy")),
         evaluation=attempt(lambda: validate(EvaluationSettings, table.get("evaluation", {}), "evaluation")),
         engine=attempt(lambda: validate(EngineSettings, table.get("engine", {}), "engine")),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 from fedwild.contract import Initial, Method, Rng, Task
 from fedwild.contract.schedule import first_rounds, plan_of
 from fedwild.core.errors import UserError
+from fedwild.core.layers import Table
 from fedwild.core.names import Seen, check_name
 from fedwild.data import (
     DATASETS,
@@ -32,6 +33,7 @@ from fedwild.methods import METHODS
 from fedwild.models import Network
 from fedwild.runs.config import Config
 from fedwild.runs.earlier import earlier_model
+from fedwild.runs.privacy import check_network, planned_privacy
 
 Download = Callable[[str, int, int | None], None]
 """Called during a download with the file, the bytes so far and, if known, the total."""
@@ -82,6 +84,7 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
             "clients": len(split.clients) - len(config.data.newcomers),
             "start_from": absolute_folder(config.federation.start_from),
         },
+        privacy=plan_privacy(config, [len(client.train) for client in split.clients]),
     )
     # Loading one sample reveals errors in normalisation or augmentation.
     samples_of(dataset, np.zeros(1, dtype=np.int64), data=config.data)
@@ -101,7 +104,15 @@ def assembled(config: Config, dataset: Dataset, split: Split, notes: tuple[str, 
     method.check(network, config.federation.start_from)
     if "objective" in method.parts:
         method.objective.check(network)  # type: ignore[attr-defined]
+    check_network(network, task, method, config.privacy.level)
     return Experiment(config, dataset, split, method, task, notes)
+
+
+def plan_privacy(config: Config, sizes: Sequence[int]) -> Table:
+    """Return noise and delta for clients with these numbers of samples; empty without privacy."""
+    if config.privacy.level == "none":
+        return {}
+    return planned_privacy(config.privacy, config.make_method().phases(), config.federation.participation, sizes)
 
 
 def load_and_split(

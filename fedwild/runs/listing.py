@@ -17,7 +17,7 @@ from fedwild.methods import METHODS, demonstration
 from fedwild.models import MODELS
 from fedwild.openset import SCORES
 from fedwild.runs.components import default_parts
-from fedwild.runs.settings import EngineSettings, EvaluationSettings, FederationSettings
+from fedwild.runs.settings import EngineSettings, EvaluationSettings, FederationSettings, PrivacySettings
 from fedwild.training.corrections import CORRECTIONS
 from fedwild.training.loop import LocalTraining
 from fedwild.training.objectives import OBJECTIVES
@@ -39,6 +39,7 @@ SECTIONS: dict[str, type[Settings]] = {
     "data": DataSettings,
     "partition": PartitionSettings,
     "federation": FederationSettings,
+    "privacy": PrivacySettings,
     "evaluation": EvaluationSettings,
     "engine": EngineSettings,
 }

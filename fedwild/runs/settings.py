@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedwild.core.settings import Settings
 
@@ -69,3 +69,34 @@ class EngineSettings(Settings):
     answer_within: float | None = Field(
         None, gt=0, description="flower: seconds that a site has for a job; without it, no limit while it is connected"
     )
+
+
+class PrivacySettings(Settings):
+    """Differential privacy of the trained model."""
+
+    level: Literal["none", "client", "sample"] = Field(
+        "none", description="what one cannot infer from the model: that a client took part, or that a sample was used"
+    )
+    clip: float = Field(
+        1.0, gt=0, description="largest L2 norm of a client's update (client) or of a sample's gradient (sample)"
+    )
+    noise: float | None = Field(
+        None, ge=0, description="standard deviation of the noise divided by clip; by default computed from epsilon"
+    )
+    epsilon: float | None = Field(None, gt=0, description="largest epsilon that all planned rounds may cost")
+    delta: float | None = Field(
+        None, gt=0, lt=1, description="must be below 1/n; by default n**-1.1 for n clients (client) or samples (sample)"
+    )
+    seed: Literal["run", "secret"] = Field(
+        "run", description="run: noise from the run's seed, which must stay secret; secret: drawn, not reproducible"
+    )
+
+    @model_validator(mode="after")
+    def _check_level(self) -> PrivacySettings:
+        if self.level == "none":
+            given = sorted(self.model_dump(exclude_defaults=True))
+            if given:
+                raise ValueError(f"{', '.join(given)} set without a level; set level = 'client' or 'sample'")
+        elif self.noise is None and self.epsilon is None:
+            raise ValueError(f"level = {self.level!r} needs noise or epsilon; set one of them")
+        return self

@@ -185,7 +185,8 @@ class SiteServer:
         roles = with_remaining_unknown(setup.roles, dataset.classes, config.data)
         split = site_split(dataset, config.data, self.name, roles, setup.newcomer, config.seed)
         task = Task(setup.shape, config.model.name, config.model.params.model_dump(), usable_device(config))
-        return Executor(dataset, split, config.data, config.make_method(), task, config.seed, states, states)
+        method = config.make_method()
+        return Executor(dataset, split, config.data, method, task, config.seed, states, states, config.privacy)
 
 
 ACTIVITIES = {

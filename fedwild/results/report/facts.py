@@ -68,6 +68,13 @@ class Facts:
         return self.history.evaluated[-1].by if self.history.evaluated else {}
 
     @property
+    def privacy(self) -> dict[str, Any]:
+        """The guarantee of differential privacy after the last round; empty without privacy."""
+        if self.result is not None:
+            return dict(self.result.get("privacy") or {})
+        return next((dict(e["privacy"]) for e in reversed(self.history.of("round")) if e.get("privacy")), {})
+
+    @property
     def at_sites(self) -> bool:
         return self.table.get("data", {}).get("name") == SITES
 

@@ -11,7 +11,7 @@ from fedwild.core.defaults import DEFAULT_WELCOME
 from fedwild.core.names import UNKNOWN_NAME
 from fedwild.core.text import count, cut, duration, size
 from fedwild.core.toml import dump_toml, toml_value
-from fedwild.display.figures import figure_text, shown_figures
+from fedwild.display.figures import epsilon_text, figure_text, shown_figures
 from fedwild.lifecycle.welcome import welcome_settings
 from fedwild.methods import METHODS
 from fedwild.results.report.facts import Facts
@@ -27,6 +27,7 @@ IMPORTANT = ("rounds", "epochs", "batch_size", "optimizer", "lr", "momentum")
 def tiles(facts: Facts) -> Html:
     """Return the key metrics and costs."""
     pairs = [(label, figure_text(key, facts.metrics.get(key))) for key, label in shown_figures(facts.metrics).items()]
+    pairs += [("epsilon", epsilon_text(facts.privacy))] if facts.privacy else []
     seconds = sum(cost.training_seconds + cost.evaluation_seconds for cost in facts.history.costs.values())
     up = sum(cost.bytes_up for cost in facts.history.costs.values())
     down = sum(cost.bytes_down for cost in facts.history.costs.values())
@@ -62,6 +63,7 @@ def pairs_of(facts: Facts) -> list[tuple[str, Child]]:
         ("Clients", clients_line(facts)),
         ("Network", part_line(settings.get("model", {}))),
         ("Rounds", rounds_line(facts)),
+        ("Privacy", privacy_line(facts)),
         ("Starts from", settings.get("federation", {}).get("start_from")),
         ("Seed", str(settings.get("seed", "?"))),
         ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
@@ -122,6 +124,16 @@ def rounds_line(facts: Facts) -> str:
     before = facts.history.first_index
     earlier = f"{before} in the run that this one continues; " if before else ""
     return f"{facts.history.done} of {facts.history.planned} completed{f' ({earlier}{phases})' if phases else ''}"
+
+
+def privacy_line(facts: Facts) -> str:
+    """Return the guarantee of differential privacy and the assumption that it rests on; empty without privacy."""
+    privacy = facts.privacy
+    if not privacy:
+        return ""
+    guarantee = f"epsilon {epsilon_text(privacy)} at delta {privacy['delta']:.3g}"
+    how = f"clip {privacy['clip']:g}, noise {privacy['noise']:g}"
+    return f"{privacy['level']} level, {guarantee} ({how}); {privacy['sampling']}"
 
 
 def command(facts: Facts) -> str:
