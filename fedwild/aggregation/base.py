@@ -5,21 +5,29 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
+from pydantic import Field
 from torch import Tensor
 
 from fedwild.aggregation.means import Weight, by_samples, weighted_mean
-from fedwild.contract import Reply, Server, Tensors
+from fedwild.contract import Payload, Reply, Server, Settings, Tensors
 from fedwild.core.component import Component
 from fedwild.core.payload import check_like
 from fedwild.core.registry import Registry
+from fedwild.models.norms import comparable
 
 
 class Aggregation(Component, ABC):
     """Merges a group of tensors over the clients of a round."""
+
+    class Params(Settings):
+        clip: float | None = Field(
+            None, gt=0, description="shorten updates to at most this norm before they are merged (default: no limit)"
+        )
 
     streams: ClassVar[bool] = False
     """Whether one pass over the replies suffices, with one reply in memory at a time and none on disk."""
@@ -42,13 +50,31 @@ class Aggregation(Component, ABC):
     ) -> dict[str, Tensor] | None:
         """Replace a group of the server's state by the mean, and return it; without weights, only write a note."""
         before = server.state.group(group)
-        mean = self.mean(replies, group, weight, before)
+        clip = getattr(self.params, "clip", None)
+        mean = self.mean(clip_updates(replies, group, before, clip) if clip else replies, group, weight, before)
         if mean is None:
             server.note("no client has a training sample: the model does not change")
         else:
             check_like(mean, before, f"the aggregation's {group}")
             server.state.put(group, mean)
         return mean
+
+
+def clip_updates(replies: Iterable[Reply], group: str, before: Tensors, limit: float) -> Iterator[Reply]:
+    """Yield replies with x <- w + (x - w) min(1, limit / ||x - w||), where w are the tensors before the round.
+
+    Norms are over all floating-point tensors; running variances count by their square roots.
+    """
+    for reply in replies:
+        tensors = reply.payload.group(group)
+        floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+        changes = (comparable(name, t).double() - comparable(name, before[name]).double() for name, t in floats.items())
+        norm = math.sqrt(sum(float(change.square().sum()) for change in changes))
+        if norm > limit:
+            for name, tensor in floats.items():
+                old = before[name].double()
+                tensors[name] = (old + (tensor.double() - old) * (limit / norm)).to(tensor.dtype)
+        yield Reply(reply.client, Payload.of(reply.payload.info, **{group: tensors}))
 
 
 AGGREGATIONS: Registry[Aggregation] = Registry("aggregation", Aggregation)

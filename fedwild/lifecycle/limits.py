@@ -12,13 +12,10 @@ from torch import Tensor
 
 from fedwild.contract import Server
 from fedwild.core.payload import Payload
+from fedwild.models.norms import comparable
 
 MIN_SCALE = 1.0
 """Norms up to `max_update` times this are never too large, since small figures may well differ by large factors."""
-
-VARIANCE = ".running_var"
-"""The ending of batch-norm's running variances. They count by their square roots: a last batch of two samples makes
-them a thousand times as large."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +67,6 @@ def update_limit(others: Sequence[float], reference: float, factor: float) -> fl
     """
     moved = [norm for norm in others if norm > 0]
     return factor * max(statistics.median_low(moved) if moved else 0.0, reference, MIN_SCALE)
-
-
-def comparable(name: str, tensor: Tensor) -> Tensor:
-    """Return a tensor on the scale of weights: a variance as a standard deviation."""
-    return tensor.abs().sqrt() if name.endswith(VARIANCE) else tensor
 
 
 def _norm(tensor: Tensor) -> float:

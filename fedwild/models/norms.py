@@ -9,6 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+VARIANCE = ".running_var"
+"""The ending of the names of running variances."""
+
 
 def norm_layers(model: nn.Module) -> dict[str, _BatchNorm]:
     """Return the batch-norm layers by path."""
@@ -31,6 +34,14 @@ def trained_keys(state: Mapping[str, Tensor]) -> list[str]:
     """Return the names of the trained part of a state dict: no counters, no running statistics."""
     statistics = set(statistics_keys(state))
     return [name for name, tensor in state.items() if tensor.is_floating_point() and name not in statistics]
+
+
+def comparable(name: str, tensor: Tensor) -> Tensor:
+    """Return a tensor on the scale of weights, for norms: a running variance as a standard deviation.
+
+    A last batch of two samples can make a running variance a thousand times as large.
+    """
+    return tensor.abs().sqrt() if name.endswith(VARIANCE) else tensor
 
 
 @torch.no_grad()

@@ -108,3 +108,30 @@ def test_fedpd_refuses_an_aggregation_with_means_over_parts(mean: str) -> None:
 
 def test_they_are_listed_with_their_summaries() -> None:
     assert [row["name"] for row in list_kind("aggregations")] == own(AGGREGATIONS)
+
+
+SETTINGS = [(name, key) for name in own(AGGREGATIONS) for key in AGGREGATIONS.get(name).Params.model_fields]
+OTHER_VALUES = {"clip": 1e-3, "trim": 0.1, "attackers": 0.0, "keep": 2, "radius": 0.1, "steps": 1}
+
+
+@pytest.mark.parametrize(("name", "key"), SETTINGS)
+def test_every_setting_takes_effect(name: str, key: str, tmp_path: Path) -> None:
+    data = tiny_dataset(classes=2)
+    rows = even_shares(data, 2, 1)[0]
+    # The first two clients are alike: with few neighbours, they have the smallest scores.
+    shares = [rows[:4], rows[:4], *(rows[i::5] for i in range(5))]
+    split = split_by(data, 2, shares)
+    aggregation = {"name": name}
+    run_tiny(tmp_path / "before", "fedavg", data, split, {"aggregation": aggregation})
+    run_tiny(tmp_path / "after", "fedavg", data, split, {"aggregation": {**aggregation, key: OTHER_VALUES[key]}})
+    assert model_bytes(tmp_path / "before") != model_bytes(tmp_path / "after")
+
+
+@pytest.mark.parametrize("name", own(AGGREGATIONS))
+def test_networks_with_batch_norm_are_merged_with_any_number_of_workers(name: str, tmp_path: Path) -> None:
+    data = tiny_dataset(classes=2)
+    split = split_by(data, 2, even_shares(data, 2, 4))
+    settings = {"aggregation": {"name": name}, "model": {"name": "digit-cnn", "width": 0.05}}
+    run_tiny(tmp_path / "0", "fedavg", data, split, settings)
+    run_tiny(tmp_path / "2", "fedavg", data, split, settings, workers=2)
+    assert model_bytes(tmp_path / "0") == model_bytes(tmp_path / "2")

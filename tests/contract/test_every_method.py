@@ -370,6 +370,8 @@ OTHER_VALUES: dict[tuple[str, str], Any] = {
     ("gal", "smallest"): 0.2,
     **{(method, key): value for method in ("fedoss", "fedoss-paper") for key, value in SMALLER.items()},
     ("fedheal", "tau"): 0.6,
+    # The updates of so few steps are short.
+    **{(method, "clip"): 1e-3 for method in BASES},
     # Sweeps end when nothing changes, so that one more has no effect.
     ("fedpd", "sweeps"): 0,
     # For clients with similar labels, "auto" equals the next choice.
