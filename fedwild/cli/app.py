@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -21,7 +24,8 @@ from fedwild.cli.runs import resume, run, welcome
 from fedwild.cli.show import show_app
 from fedwild.cli.sites import coordinate, flower_app, site
 from fedwild.cli.track import track
-from fedwild.core.errors import UserError
+from fedwild.cli.verify import verify
+from fedwild.core.errors import DamageWarning, UserError
 from fedwild.core.text import clean
 
 # Otherwise typer escapes brackets for rich, and the help shows `\\[required]`.
@@ -36,7 +40,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (run, resume, welcome, evaluate, predict, report, coordinate, site, compare, sweep, reproduce, track):
+for command in (
+    run,
+    resume,
+    welcome,
+    evaluate,
+    predict,
+    report,
+    verify,
+    coordinate,
+    site,
+    compare,
+    sweep,
+    reproduce,
+    track,
+):
     app.command()(command)
 app.command("name")(name_class)
 app.command("list")(list_parts)
@@ -67,6 +85,13 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             # Print a question mark for a character that the terminal cannot show, instead of failing.
             stream.reconfigure(errors="replace")
+    with warnings.catch_warnings():
+        warnings.showwarning = partial(warn, warnings.showwarning)
+        run_app(arguments)
+
+
+def run_app(arguments: list[str] | None) -> None:
+    """Run a command and turn errors into sentences."""
     try:
         sys.exit(app(args=arguments, standalone_mode=False) or 0)
     except UserError as error:
@@ -75,6 +100,14 @@ def main(arguments: list[str] | None = None) -> None:
         complain(error.format_message())
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def warn(others: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """Print a warning about damaged files as one sentence; `others` shows all other warnings."""
+    if issubclass(category, DamageWarning):
+        print(f"warning: {clean(str(message), MAX_ERROR)}", file=sys.stderr)
+    else:
+        others(message, category, *place)
 
 
 def complain(*problems: str) -> NoReturn:

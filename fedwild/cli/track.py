@@ -10,7 +10,6 @@ import typer
 
 from fedwild.cli.options import Json, PathOption, Quiet, say
 from fedwild.core.errors import UserError
-from fedwild.results.comparison.reading import run_folders
 
 if TYPE_CHECKING:
     from fedwild.runs.folder import RunFolder
@@ -63,6 +62,8 @@ def track(
 
 def find_folders(places: list[Path]) -> list[Path]:
     """Return the run folders that the places are or contain, each once."""
+    from fedwild.results.comparison.reading import run_folders
+
     found: dict[Path, Path] = {}
     for place in places:
         # A place without runs is opened as a run, which gives the error message.

@@ -18,6 +18,10 @@ class BadReply(Exception):
     """An invalid reply. The server rejects it, and the round continues without this client."""
 
 
+class DamageWarning(UserWarning):
+    """A file of a run is damaged, and what is intact is used instead."""
+
+
 class RoundFailed(UserError):
     """Too few clients replied for the round to count."""
 

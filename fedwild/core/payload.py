@@ -2,7 +2,8 @@
 
 The bytes are the safetensors format (an 8-byte header length, a JSON header, the raw tensors), so any
 safetensors reader opens a payload, a checkpoint or a model. The JSON part is in the header's metadata under the
-key `fedwild`. Nothing is ever unpickled.
+key `fedwild`. A sealed payload also has the key `digest` there: the digest of the JSON part and of the name, type,
+shape and bytes of every tensor, in the order of names. Files that last are sealed. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import json
 import math
 import os
 import struct
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ import torch
 from torch import Tensor
 
 from fedwild.core.errors import BadReply
+from fedwild.core.seal import DIGEST, digest_of
+from fedwild.core.storage import open_regular, write_atomically
 
 _DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -41,6 +44,8 @@ _ALIGN = 8
 MAX_HEADER_BYTES = 64_000_000
 MAX_INFO_BYTES = 4_000_000
 MAX_DIMENSIONS = 8
+MAX_UNCHECKED_BYTES = 100_000_000
+"""The header of a larger file is read first: a file with a false size must not cost memory."""
 
 
 @dataclass
@@ -99,11 +104,12 @@ class Payload:
     def __contains__(self, group: str) -> bool:
         return any(name.startswith(group + "/") for name in self.tensors)
 
-    def encode(self) -> bytes:
-        """Return safetensors bytes; equal payloads give equal bytes."""
-        header: dict[str, Any] = {"__metadata__": {"fedwild": json.dumps(self.info, sort_keys=True)}}
+    def encode(self, sealed: bool = False) -> bytes:
+        """Return safetensors bytes; equal payloads give equal bytes. Sealed bytes contain their digest."""
+        info = json.dumps(self.info, sort_keys=True)
+        header: dict[str, Any] = {"__metadata__": {"fedwild": info}}
         offset = 0
-        parts: list[memoryview] = []
+        parts: dict[str, memoryview] = {}
         # The format requires wide types first, so that every tensor is aligned.
         for name in sorted(self.tensors, key=lambda name: (-self.tensors[name].element_size(), name)):
             tensor = self.tensors[name].detach().to("cpu").contiguous()
@@ -115,16 +121,19 @@ class Payload:
             offset += tensor.nbytes
             # NumPy's empty arrays have strides that torch cannot view as bytes.
             if tensor.nbytes:
-                parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+                parts[name] = tensor.reshape(-1).view(torch.uint8).numpy().data
+        if sealed:
+            header["__metadata__"][DIGEST] = _digest(info, header, parts)
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % _ALIGN)
-        return b"".join([struct.pack("<Q", len(text)), text, *parts])
+        return b"".join([struct.pack("<Q", len(text)), text, *parts.values()])
 
     @classmethod
-    def decode(cls, data: bytes | bytearray) -> Payload:
+    def decode(cls, data: bytes | bytearray, sealed: bool = False) -> Payload:
         """Return the payload in `data`; raise `BadReply` unless `data` is exactly one valid payload.
 
-        The tensors share memory with `data`, or with a copy of it if it is immutable.
+        `sealed` requires a digest that matches. The tensors share memory with `data`, or with a copy of it if it is
+        immutable.
         """
         buffer = data if isinstance(data, bytearray) else bytearray(data)
         header, start = _read_header(buffer)
@@ -138,36 +147,35 @@ class Payload:
             raise BadReply("the JSON part of the payload is invalid") from error
         if not isinstance(info, dict):
             raise BadReply("the JSON part of the payload is not an object")
-        return cls(dict(_read_tensors(buffer, header, start)), info)
+        tensors = dict(_read_tensors(buffer, header, start))
+        if sealed:
+            parts = {
+                name: memoryview(buffer)[slice(*(start + offset for offset in header[name]["data_offsets"]))]
+                for name in tensors
+            }
+            if metadata.get(DIGEST) != _digest(text, header, parts):
+                raise BadReply("its content does not match its digest")
+        return cls(tensors, info)
 
     def write(self, path: Path, durable: bool = True) -> int:
-        """Write the file atomically: a reader sees all of it or none. Return the number of bytes."""
-        data = self.encode()
+        """Write the file atomically: a reader sees all of it or none. Return the number of bytes.
+
+        A durable file is sealed and survives a power failure.
+        """
+        data = self.encode(sealed=durable)
         write_atomically(path, data, durable)
         return len(data)
 
     @classmethod
-    def read(cls, path: Path) -> Payload:
-        """Return the payload of a file written by `write`."""
-        with open(path, "rb") as file:
-            data = bytearray(os.fstat(file.fileno()).st_size)
+    def read(cls, path: Path, sealed: bool = True) -> Payload:
+        """Return the payload of a file written by `write`; `sealed` as it was durable. Damage raises `BadReply`."""
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_UNCHECKED_BYTES:
+                _check_size(file, size)
+            data = bytearray(size)
             file.readinto(data)
-        return cls.decode(data)
-
-
-def write_atomically(path: Path, data: bytes | bytearray, durable: bool = True) -> None:
-    """Write a file through a temporary file in the same folder; if `durable`, it also survives a power failure."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        return cls.decode(data, sealed)
 
 
 def check_finite(payload: Payload) -> None:
@@ -195,6 +203,26 @@ def check_like(tensors: Mapping[str, Tensor], spec: Mapping[str, Tensor], what: 
                 f"{what} tensor {name!r} is {tensor.dtype} {tuple(tensor.shape)}, "
                 f"expected {expected.dtype} {tuple(expected.shape)}"
             )
+
+
+def _digest(info: str, header: Mapping[str, Any], parts: Mapping[str, memoryview]) -> str:
+    """Return the digest of a payload: its JSON part, then names, types and shapes, then the bytes, by name."""
+    names = sorted(name for name in header if name != "__metadata__")
+    described = [info, [[name, header[name]["dtype"], header[name]["shape"]] for name in names]]
+    return digest_of([json.dumps(described).encode(), *(parts[name] for name in names if name in parts)])
+
+
+def _check_size(file: BufferedReader, size: int) -> None:
+    """Reject a file that does not have the size that its header describes, and go back to its start."""
+    (length,) = struct.unpack("<Q", file.read(8))
+    header, start = _read_header(bytearray(struct.pack("<Q", length) + file.read(min(length, MAX_HEADER_BYTES))))
+    try:
+        ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise BadReply("payload header does not describe tensors") from error
+    if start + max(ends, default=0) != size:
+        raise BadReply(f"payload has {size} bytes, its header describes {start + max(ends, default=0)}")
+    file.seek(0)
 
 
 def _read_header(buffer: bytearray) -> tuple[dict[str, Any], int]:

@@ -19,11 +19,13 @@ from fedwild.contract import Client, Method, Phase, Predictor, Rng, Server, Step
 from fedwild.contract.engine import Answer, Job
 from fedwild.contract.schedule import plan_of
 from fedwild.core.errors import BadReply
-from fedwild.core.payload import Payload, write_atomically
+from fedwild.core.payload import Payload
+from fedwild.core.storage import make_folder
 from fedwild.data import Dataset, DataSettings, Samples, Split, samples_of
 from fedwild.evaluation.inference import predict
 from fedwild.evaluation.outcomes import outcome_of, report_of
 from fedwild.openset.sketch import sketch_scores, to_payload
+from fedwild.runs.checkpoints import state_file
 from fedwild.runs.settings import PrivacySettings
 from fedwild.training.private import PrivateDescent, Protected
 
@@ -199,14 +201,14 @@ class Executor:
         """Write the client's state as a new version. Old versions stay until the round is in a checkpoint."""
         assert job.client is not None
         path = state_file(self.states, job.client, job.step.index)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, state)
+        make_folder(path.parent)
+        Payload.decode(state).write(path)
         return job.step.index
 
     def _read(self, path: str) -> Payload:
         """Return the payload of a file. The last one is cached, since most clients of a round get the same."""
         if self._payload is None or self._payload[0] != path:
-            self._payload = (path, Payload.read(Path(path)))
+            self._payload = (path, Payload.read(Path(path), sealed=False))
         return self._payload[1]
 
     def _predictor_for(self, job: Job, payload: Payload, client: Client | None) -> Predictor:
@@ -225,8 +227,3 @@ class Executor:
 def state_bytes(client: Client | None) -> bytes:
     """Return a client's durable state as it would be written; empty without state."""
     return client.state.encode() if client and (client.state.tensors or client.state.info) else b""
-
-
-def state_file(states: Path, client: str, version: int) -> Path:
-    """Return the file of a version of a client's durable state."""
-    return states / client / f"{version:06d}.safetensors"

@@ -27,10 +27,11 @@ from fedwild.contract import Payload, Task
 from fedwild.contract.engine import Answer, Job
 from fedwild.core.errors import BadReply, UserError
 from fedwild.data import Dataset
-from fedwild.engines.executor import Executor, state_file
+from fedwild.engines.executor import Executor
 from fedwild.engines.pool import Worker, WorkerDied, WorkerPool
 from fedwild.engines.ray_cluster import connect, one_line, python_path
 from fedwild.engines.threads import single_thread
+from fedwild.runs.checkpoints import state_file
 
 try:
     import ray
@@ -86,7 +87,7 @@ class ClientActor:
         try:
             if self._payload is None or self._payload[0] != job.payload:
                 self._payload = (job.payload, decode(ray.get(call.payload)))
-            kept = None if call.state is None else decode(call.state)
+            kept = None if call.state is None else decode(call.state, sealed=True)
         except BadReply as error:
             return Result(error=str(error), damaged=True)
         done = self._executor.answer(job, self._payload[1], kept)
@@ -251,6 +252,6 @@ def unpack(home: dict[str, Any]) -> Executor:
     return Executor(Dataset(**fields), split, data, method, task, seed, nowhere, nowhere, privacy)
 
 
-def decode(array: np.ndarray) -> Payload:
+def decode(array: np.ndarray, sealed: bool = False) -> Payload:
     """Return the payload in an array, in memory that may be written to."""
-    return Payload.decode(bytearray(array.data))
+    return Payload.decode(bytearray(array.data), sealed)

@@ -24,6 +24,8 @@ class Ledger:
     """The figures of the last round, if it was evaluated."""
     privacy: dict[str, list[list[float]]] = field(default_factory=dict)
     """The mechanisms of differential privacy so far: (rate, noise, times) by unit, counted by `lifecycle.privacy`."""
+    log: str = ""
+    """The check of the log's last line."""
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "evaluation": vars(self.evaluation) if self.evaluation else None}

@@ -14,7 +14,7 @@ from fedwild.core.classes import ClassEntry, ClassRegistry
 from fedwild.core.errors import UserError, unknown_name
 from fedwild.core.names import check_name, seen_names
 from fedwild.methods import METHODS
-from fedwild.runs.events import EventLog, read_events
+from fedwild.runs.events import EventLog
 from fedwild.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def rename(run: Run, old: str, new: str) -> ClassEntry:
 
 def log(folder: RunFolder, event: dict[str, Any]) -> None:
     """Append the event, unless it is the last one already: a command that was killed wrote it."""
-    last = (read_events(folder.events) or [{}])[-1]
+    last = (folder.read_log() or [{}])[-1]
     if {key: last.get(key) for key in event} == event:
         return
     with closing(EventLog(folder.events)) as file:

@@ -20,7 +20,7 @@ from fedwild.lifecycle.ledger import Ledger
 from fedwild.lifecycle.merging import merge_replies
 from fedwild.lifecycle.presence import Attendance
 from fedwild.lifecycle.privacy import Privacy
-from fedwild.runs.events import EventLog, Listener, ignore_event
+from fedwild.runs.events import EventLog, Listener, check_log, ignore_event
 from fedwild.runs.experiment import Experiment
 from fedwild.runs.folder import RunFolder
 
@@ -83,14 +83,14 @@ class Federation:
 
     def _restore(self) -> tuple[Server, Ledger]:
         """Return the server and ledger of the last checkpoint, or new ones."""
-        payload = self.folder.last_checkpoint()
+        payload, problems = self.folder.checkpoints.newest(with_states=self.folder.keeps_states)
         ledger = Ledger.from_json(payload.info["ledger"]) if payload else Ledger(next_index=self._first)
         self._attendance = Attendance(self.experiment, self._steps, ledger, self._log, self.folder.path)
         if payload is None:
             server = first_server(self.experiment, self.folder, self._rng, self._first)
         else:
             server = self._server_from(payload)
-        self.folder.drop_lost_states(ledger.next_index - 1)
+        self.folder.checkpoints.drop_lost_states(ledger.next_index - 1)
         self._saved_states = dict(ledger.states)
         resumed = self.folder.events.stat().st_size > int(self.folder.facts().get("inherited_bytes", 0))
         self._log.write(
@@ -99,9 +99,15 @@ class Federation:
             rounds=self._first + len(self._steps),
             phases=phase_lengths(self._steps[ledger.next_index - self._first :]),
         )
-        for text in (*self.experiment.notes, *starting_notes(server), *self._privacy.notes(server)):
+        found = (*problems, *self._log_problems(ledger))
+        for text in (*found, *self.experiment.notes, *starting_notes(server), *self._privacy.notes(server)):
             self._log.write("note", text=text)
         return server, ledger
+
+    def _log_problems(self, ledger: Ledger) -> list[str]:
+        """Return a note on a log that was damaged before this process continued it."""
+        problem = check_log(self.folder.events).problem(ledger.log)
+        return [f"{str(self.folder.events)!r} is damaged ({problem}); only intact lines are used"] if problem else []
 
     def _server_from(self, payload: Payload) -> Server:
         """Return the server that a checkpoint holds."""
@@ -221,13 +227,14 @@ class Federation:
     def _checkpoint(self, server: Server, ledger: Ledger) -> Server:
         """Write a checkpoint and return the server that it holds, which a resumed run would continue with."""
         payload = server.to_payload()
+        ledger.log = self._log.check
         payload.info["ledger"] = ledger.to_json()
         self._log.sync()
-        data = payload.encode()
-        self.folder.save_checkpoint(ledger.next_index, data)
+        data = payload.encode(sealed=True)
+        self.folder.checkpoints.save(ledger.next_index, data)
         for name, version in self._saved_states.items():
             if ledger.states[name] != version:
-                self.folder.prune_states(name, oldest=version)
+                self.folder.checkpoints.prune_states(name, oldest=version)
         self._saved_states = dict(ledger.states)
         return self._server_from(Payload.decode(data))
 
@@ -252,7 +259,9 @@ class Federation:
             "bytes_up": ledger.bytes_up,
             "bytes_down": ledger.bytes_down,
             **self._privacy.report(ledger),
+            "log": self._log.check,
         }
+        self._log.sync()
         self.folder.finish(server.to_payload(), result)
         self._log.write("end", **{key: result[key] for key in ("metrics", "seconds", "bytes_up", "bytes_down")})
         return result

@@ -24,7 +24,7 @@ from fedwild.core.toml import read_toml
 from fedwild.core.trust import is_code_trusted
 from fedwild.data import Samples, Split
 from fedwild.engines.choice import worker_count
-from fedwild.engines.executor import Executor, state_file
+from fedwild.engines.executor import Executor
 from fedwild.engines.local import LocalEngine
 from fedwild.evaluation.examiner import Evaluation, Examiner
 from fedwild.evaluation.inference import embed, predict
@@ -32,8 +32,8 @@ from fedwild.evaluation.progress import OnProgress, ignore_progress, with_progre
 from fedwild.lifecycle import name as naming
 from fedwild.openset import UNKNOWN, decide
 from fedwild.runs.at_sites import restore_sites
+from fedwild.runs.checkpoints import read_state, states_of
 from fedwild.runs.config import Config, changes, resolve
-from fedwild.runs.events import read_events
 from fedwild.runs.experiment import Experiment, fingerprint, prepare, usable_device
 from fedwild.runs.folder import RunFolder
 from fedwild.runs.ownership import code_in, is_own, not_yours
@@ -67,7 +67,12 @@ class Run:
 
     @cached_property
     def config(self) -> Config:
-        return self._resolve(read_toml(self.path / "config.toml"))
+        try:
+            return self._resolve(read_toml(self.path / "config.toml"))
+        except UserError as error:
+            if not self.folder.config_is_edited:
+                raise
+            raise self._edited(" ".join(error.problems)) from None
 
     def _resolve(self, table: dict[str, Any]) -> Config:
         """Return validated settings of this run folder, whose code runs only if it may."""
@@ -88,6 +93,14 @@ class Run:
         if address is not None and not self.trust_code and not is_own(self.folder.facts(), self._cluster):
             raise UserError(f"engine.address = {address!r} is a Ray cluster, {not_yours(self.path)}.")
 
+    def _edited(self, how: str) -> UserError:
+        """Return the error for a config.toml that is not the one that the run began with."""
+        file = self.path / "config.toml"
+        return UserError(
+            f"{str(file)!r} has changed since the run began: {how} Undo the change to use this run, or start a new one "
+            f"with the changed settings: `fedwild run {file}`."
+        )
+
     @property
     def result(self) -> dict[str, Any]:
         result = self.folder.result()
@@ -102,7 +115,7 @@ class Run:
         return metrics
 
     def events(self) -> list[dict[str, Any]]:
-        return read_events(self.folder.events)
+        return self.folder.read_log()
 
     def findings(self, what: str | None = None) -> list[dict[str, Any]]:
         """Return figures that the method put into the log, such as the `discovery` of what a newcomer brings."""
@@ -116,10 +129,7 @@ class Run:
         then = self._resolve(self.folder.facts().get("config") or {}).decisive()
         changed = changes(json.loads(json.dumps(then)), json.loads(json.dumps(self.config.decisive())))
         if changed:
-            raise UserError(
-                f"{str(self.path / 'config.toml')!r} has changed since the run began: {'; '.join(changed)}. "
-                "Restore it, or start a new run."
-            )
+            raise self._edited(f"{'; '.join(changed)}.")
         return self.config
 
     @cached_property
@@ -240,8 +250,9 @@ class Run:
     def state_of(self, client: str) -> Payload:
         """Return the durable state of a client; empty if it has none, or keeps it at its site."""
         version = self._states().get(client)
-        path = None if version is None else state_file(self.folder.clients, client, version)
-        return Payload.read(path) if path is not None and path.exists() else Payload()
+        if version is None or not self.folder.keeps_states:
+            return Payload()
+        return read_state(self.folder.clients, client, version)
 
     def evaluate(self, workers: int | None = None, on_progress: OnProgress = ignore_progress) -> Evaluation:
         """Measure the run's model again, on its own test split."""
@@ -314,6 +325,12 @@ class Run:
             )
 
     def _states(self) -> dict[str, int]:
-        checkpoint = self.folder.last_checkpoint()
-        states: dict[str, int] = checkpoint.info["ledger"]["states"] if checkpoint else {}
+        """Return the versions of clients' states that belong to the server."""
+        checkpoint, result = self.folder.last_checkpoint(), self.folder.result()
+        states = states_of(checkpoint)
+        if states and checkpoint and result and checkpoint.info["ledger"]["next_index"] != result["rounds"]:
+            raise UserError(
+                f"the last checkpoint of run {str(self.path)!r} is damaged, and clients' states belong to it: delete "
+                f"model.safetensors and result.json, then run `fedwild resume {self.path}`."
+            )
         return states

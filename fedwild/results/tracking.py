@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedwild.core.errors import UserError
+from fedwild.core.storage import make_folder
 from fedwild.core.toml import read_toml
-from fedwild.runs.events import Listener, read_events
+from fedwild.runs.events import Listener
 from fedwild.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -67,9 +68,9 @@ class EventFile:
 
     def __init__(self, run: RunFolder, folder: Path, by_client: bool = False) -> None:
         self._scalars = Scalars(by_client)
-        events = without_lost_ends(read_events(run.events))
+        events = without_lost_ends(run.read_log())
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             # Old files may hold rounds that were lost in a crash and repeated.
             for old in folder.glob("events.out.tfevents.*"):
                 old.unlink()

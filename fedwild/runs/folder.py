@@ -1,7 +1,7 @@
 """The folder of a run.
 
     config.toml          the resolved settings: `fedwild run config.toml` repeats the run
-    run.json             format, versions, fingerprint of the data
+    run.json             format, versions, fingerprint of the data, digests of the two files above and below
     splits.npz           which sample belongs to which client
     events.jsonl         the log of events
     checkpoints/         the server after each of the last rounds
@@ -12,32 +12,43 @@
 
 Every file except the log is written under a temporary name and then renamed, and the folder appears only once it is
 complete. So a run that is killed at any moment leaves a folder that can be resumed, or none.
+
+Every file is checked when it is read. Files that are written again and again (checkpoints, states, the model, the
+result) hold their own digest, so a kill between two writes damages nothing. Files that are written once with the
+folder have theirs in run.json, which holds its own. Folders have the permissions 0700 and files 0600. If you open the
+folder for others (`chmod -R g+rX`), files that are written later follow it.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import platform
 import shutil
 import tempfile
 import time
+import warnings
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy
 import torch
 
-from fedwild.core.errors import BadReply, UserError
-from fedwild.core.payload import Payload, write_atomically
+from fedwild.core.errors import BadReply, DamageWarning, UserError
+from fedwild.core.payload import Payload
+from fedwild.core.seal import digest_of, open_json, seal_json
+from fedwild.core.storage import PRIVATE_FOLDER, create, read_regular, write_atomically
 from fedwild.core.version import __version__
-from fedwild.data import Split
-from fedwild.runs.events import without_nan
+from fedwild.data import SITES, Split
+from fedwild.runs.checkpoints import Checkpoints, read_server
+from fedwild.runs.events import read_events, without_nan
 from fedwild.runs.format import FORMAT, check_format
+from fedwild.runs.records import Facts, Result, ServerRecord, check_record
 
-KEPT_CHECKPOINTS = 2
+MAX_JSON_BYTES = 100_000_000
+MAX_CONFIG_BYTES = 1_000_000
+MAX_SPLIT_BYTES = 2_000_000_000
 LOCK_PATIENCE = 3.0
 """Seconds to wait for a folder that another process has locked."""
 
@@ -47,6 +58,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.checkpoints = Checkpoints(path / "checkpoints", path / "clients")
         self._lock: TextIO | None = None
 
     @classmethod
@@ -68,15 +80,17 @@ class RunFolder:
         parent = path.parent if path is not None else Path("runs")
         parent.mkdir(parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(prefix=f".{stem}.", suffix=".building", dir=parent))
-        building.chmod(0o755)
         try:
             for folder in ("checkpoints", "clients"):
                 (building / folder).mkdir()
             (building / "config.toml").write_text(config, encoding="utf-8")
             split.save(building / "splits.npz")
-            about = {"format": FORMAT, **facts, "versions": versions()}
-            (building / "run.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+            files = {name: digest_of([(building / name).read_bytes()]) for name in ("config.toml", "splits.npz")}
+            about = {"format": FORMAT, **facts, "files": files, "versions": versions()}
+            (building / "run.json").write_bytes(seal_json(about))
             (building / "events.jsonl").write_bytes(events)
+            for inner in building.iterdir():
+                inner.chmod(PRIVATE_FOLDER if inner.is_dir() else 0o600)
             return cls(_move(building, path, parent, stem))
         except BaseException:
             shutil.rmtree(building, ignore_errors=True)
@@ -90,22 +104,35 @@ class RunFolder:
         missing = [n for n in ("config.toml", "run.json", "splits.npz", "events.jsonl") if not (path / n).is_file()]
         if missing:
             raise UserError(f"{str(path)!r} is not a run folder: it has no {', '.join(missing)}.")
+        for name in ("checkpoints", "clients"):
+            if (path / name).exists() and not (path / name).is_dir():
+                raise UserError(f"{str(path / name)!r} is not a folder: restore it from a copy.")
         folder = cls(path)
-        check_format(path, folder.facts())
+        folder.facts()
         return folder
 
     def facts(self) -> dict[str, Any]:
-        """Return the contents of run.json."""
+        """Return the contents of run.json, checked."""
+        data = self._read("run.json", MAX_JSON_BYTES)
         try:
-            facts = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
-            assert isinstance(facts, dict)
-            return facts
-        except (ValueError, AssertionError) as error:
-            raise UserError(f"{str(self.path / 'run.json')!r} is damaged: it is not a JSON object.") from error
+            # Older formats have no digest.
+            check_format(self.path, open_json(data, optional=True))
+            table = open_json(data)
+            check_record(Facts, table)
+            return table
+        except ValueError as error:
+            raise UserError(f"{str(self.path / 'run.json')!r} is damaged ({error}): restore it from a copy.") from None
+
+    def _read(self, name: str, max_bytes: int) -> bytes:
+        path = self.path / name
+        try:
+            return read_regular(path, max_bytes)
+        except OSError as error:
+            raise UserError(f"{str(path)!r} cannot be read: {error.strerror or error}.") from None
 
     def lock(self) -> None:
         """Lock the folder against other processes. The operating system frees the lock when this process ends."""
-        self._lock = open(self.path / ".lock", "w")  # noqa: SIM115  (held for the run's life)
+        self._lock = open(create(self.path / ".lock", flags=os.O_NONBLOCK), "w")  # noqa: SIM115  (held for the run's life)
         # The workers of a process that was just killed hold the lock for a moment longer.
         patience = time.monotonic() + LOCK_PATIENCE
         while True:
@@ -136,10 +163,31 @@ class RunFolder:
         return self.path / "model.safetensors"
 
     def config_text(self) -> str:
-        return (self.path / "config.toml").read_text(encoding="utf-8")
+        """Return config.toml. The user may edit it, so only its settings are compared with those of the start."""
+        return self._read("config.toml", MAX_CONFIG_BYTES).decode("utf-8-sig", errors="replace")
+
+    @property
+    def config_is_edited(self) -> bool:
+        """Whether config.toml differs from the file that the run began with."""
+        text = self._read("config.toml", MAX_CONFIG_BYTES)
+        return digest_of([text]) != self.facts().get("files", {}).get("config.toml")
 
     def split(self) -> Split:
-        return Split.load(self.path / "splits.npz")
+        """Return the split; a `UserError` if its file is not the one that the run began with."""
+        path = self.path / "splits.npz"
+        if digest_of([self._read("splits.npz", MAX_SPLIT_BYTES)]) != self.facts().get("files", {}).get("splits.npz"):
+            raise UserError(f"{str(path)!r} is damaged (its digest in run.json differs): restore it from a copy.")
+        return Split.load(path)
+
+    def read_log(self) -> list[dict[str, Any]]:
+        """Return the events of the log; damaged lines are ignored with a warning."""
+        return read_events(self.events, (self.result() or {}).get("log", ""))
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether clients' durable states are in this folder, and not at the clients' sites."""
+        data = self.facts().get("config", {}).get("data", {})
+        return not isinstance(data, dict) or data.get("name") != SITES
 
     def new_spool(self) -> Path:
         """Return an empty folder for messages, and remove unfinished files of a killed process."""
@@ -148,41 +196,19 @@ class RunFolder:
         for half in self.path.rglob(".*.tmp"):
             half.unlink(missing_ok=True)
         spool = self.path / f".spool-{os.getpid()}"
-        spool.mkdir()
+        spool.mkdir(PRIVATE_FOLDER)
         return spool
 
     @staticmethod
     def drop_spool(spool: Path) -> None:
         shutil.rmtree(spool, ignore_errors=True)
 
-    def save_checkpoint(self, number: int, data: bytes) -> None:
-        """Write the checkpoint after `number` rounds and remove those that are no longer needed."""
-        write_atomically(self.path / "checkpoints" / f"{number:06d}.safetensors", data)
-        for old in self._checkpoints()[:-KEPT_CHECKPOINTS]:
-            old.unlink()
-
     def last_checkpoint(self) -> Payload | None:
-        """Return the newest checkpoint, or None before the first. A damaged one raises a `UserError`."""
-        files = self._checkpoints()
-        if not files:
-            return None
-        return read_complete(files[-1], ("ledger", "classes"), "delete it to continue from the one before")
-
-    def _checkpoints(self) -> list[Path]:
-        files = (self.path / "checkpoints").glob("[0-9]*.safetensors")
-        return sorted((file for file in files if version_of(file) >= 0), key=version_of)
-
-    def drop_lost_states(self, newest: int) -> None:
-        """Remove client states of rounds after `newest`, which no checkpoint refers to."""
-        for file in self.clients.glob("*/[0-9]*.safetensors"):
-            if version_of(file) > newest:
-                file.unlink(missing_ok=True)
-
-    def prune_states(self, client: str, oldest: int) -> None:
-        """Remove a client's states older than `oldest`, to which the checkpoint before last refers."""
-        for file in (self.clients / client).glob("[0-9]*.safetensors"):
-            if 0 <= version_of(file) < oldest:
-                file.unlink(missing_ok=True)
+        """Return the newest intact checkpoint, or None before the first. A damaged one is skipped with a warning."""
+        payload, problems = self.checkpoints.newest()
+        for problem in problems:
+            warnings.warn(f"{problem}.", DamageWarning, stacklevel=2)
+        return payload
 
     def finish(self, model: Payload, result: dict[str, Any]) -> None:
         """Write the final model, then `result.json`, which marks the run as finished."""
@@ -190,48 +216,38 @@ class RunFolder:
         self.write_result(result)
 
     def write_result(self, result: dict[str, Any]) -> None:
-        write_atomically(self.path / "result.json", (json.dumps(without_nan(result), indent=2) + "\n").encode())
+        write_atomically(self.path / "result.json", seal_json(without_nan(result)))
 
     def result(self) -> dict[str, Any] | None:
         """Return the final figures, or None while the run is unfinished."""
-        path = self.path / "result.json"
-        if not path.exists():
+        if not (self.path / "result.json").exists():
             return None
         try:
-            result = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            result = None
-        if not isinstance(result, dict):
-            raise UserError(f"{str(path)!r} is damaged: delete it, then run `fedwild resume {self.path}`.")
-        return result
+            table = open_json(self._read("result.json", MAX_JSON_BYTES))
+            check_record(Result, table)
+            return table
+        except ValueError as error:
+            raise UserError(
+                f"{str(self.path / 'result.json')!r} is damaged ({error}): delete it, then run "
+                f"`fedwild resume {self.path}`."
+            ) from None
 
     def server(self) -> Payload:
         """Return the final server, or that of the last checkpoint if the run is unfinished."""
+        again = f"run `fedwild resume {self.path}`"
         if self.model.exists():
-            return read_complete(
-                self.model, ("classes",), f"delete it and result.json, then run `fedwild resume {self.path}`"
-            )
+            try:
+                return read_server(self.model, ServerRecord)
+            except BadReply as problem:
+                raise UserError(
+                    f"{str(self.model)!r} is damaged ({problem}): delete it and result.json, then {again}."
+                ) from problem
+        if (self.path / "result.json").exists():
+            raise UserError(f"run {str(self.path)!r} has no {self.model.name}: delete result.json, then {again}.")
         checkpoint = self.last_checkpoint()
         if checkpoint is None:
-            raise UserError(f"run {str(self.path)!r} has no model yet: run `fedwild resume {self.path}` first.")
+            raise UserError(f"run {str(self.path)!r} has no model yet: {again} first.")
         return checkpoint
-
-
-def read_complete(path: Path, keys: tuple[str, ...], advice: str) -> Payload:
-    """Return the payload of a run's file; raise a `UserError` with advice if the file is damaged or incomplete."""
-    try:
-        payload = Payload.read(path)
-        missing = [key for key in keys if key not in payload.info]
-        if missing:
-            raise BadReply(f"it has no {missing[0]!r}")
-        return payload
-    except BadReply as error:
-        raise UserError(f"{str(path)!r} is damaged ({error}): {advice}.") from error
-
-
-def version_of(file: Path) -> int:
-    """Return the number that is a file's name; -1 for other names."""
-    return int(file.stem) if file.stem.isdecimal() else -1
 
 
 def versions() -> dict[str, str]:

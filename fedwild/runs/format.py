@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fedwild.core.errors import UserError
+from fedwild.core.text import cut
 
-FORMAT = 2
+FORMAT = 3
 
 
 def check_format(path: Path, facts: dict[str, Any]) -> None:
@@ -15,9 +16,11 @@ def check_format(path: Path, facts: dict[str, Any]) -> None:
     written, versions = facts.get("format"), facts.get("versions")
     if written == FORMAT:
         return
-    maker = f"fedwild {versions.get('fedwild', '?')}" if isinstance(versions, dict) else "another version of fedwild"
+    version = versions.get("fedwild") if isinstance(versions, dict) else None
+    maker = f"fedwild {cut(version, 40)}" if isinstance(version, str) else "another version of fedwild"
     newer = isinstance(written, int) and written > FORMAT
     advice = "Upgrade with `pip install --upgrade fedwild`" if newer else "Use that version to open it"
     raise UserError(
-        f"run {str(path)!r} was made by {maker} (format {written}); this version reads format {FORMAT}. {advice}."
+        f"run {str(path)!r} was made by {maker} (format {cut(str(written), 40)}); this version reads format {FORMAT}. "
+        f"{advice}."
     )

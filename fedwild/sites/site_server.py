@@ -20,15 +20,16 @@ import torch
 from fedwild.contract import Step, Task
 from fedwild.contract.engine import Job
 from fedwild.core.errors import BadReply, UserError
-from fedwild.core.payload import Payload, write_atomically
+from fedwild.core.payload import Payload
 from fedwild.core.settings import validate
+from fedwild.core.storage import make_folder, write_atomically
 from fedwild.core.version import __version__
 from fedwild.data import ClassRoles, Dataset, DataSettings, load, site_split
-from fedwild.engines.executor import Executor, state_file
+from fedwild.engines.executor import Executor
 from fedwild.runs.at_sites import SiteFacts
+from fedwild.runs.checkpoints import state_file, version_of
 from fedwild.runs.config import Config, resolve
 from fedwild.runs.experiment import usable_device
-from fedwild.runs.folder import version_of
 from fedwild.sites.envelope import PROTOCOL, Envelope
 from fedwild.sites.redaction import redact
 
@@ -96,7 +97,7 @@ class SiteServer:
         """Distinguishes this installation from another one with the same name. Created once."""
         path = self.folder / "identity.json"
         if not path.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             write_atomically(path, json.dumps({"identity": uuid.uuid4().hex}).encode())
         try:
             return str(json.loads(path.read_text())["identity"])

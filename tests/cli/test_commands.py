@@ -21,6 +21,7 @@ from fedwild.models import MODELS
 from fedwild.openset import SCORES
 from fedwild.runs.listing import KINDS, REGISTRIES
 from tests.conftest import TINY, Cli, unfinish
+from tests.folders import read_json
 
 SHOWN = ("closed_accuracy", "auroc", "oscr", "open_macro_f1")
 
@@ -56,7 +57,7 @@ def test_json_output_is_the_result_and_progress_is_on_stderr(cli: Cli) -> None:
     assert len(outcome.out.splitlines()) == 1
     assert all(0 <= result["metrics"][key] <= 1 for key in SHOWN)
     assert (result["rounds"], result["clients"], result["classes"]) == (2, 2, ["0", "1", "2"])
-    assert result == strict(Path("run/result.json").read_text())
+    assert result == read_json(Path("run/result.json"))
     assert "round 2/2" in outcome.err
     assert "client-01" in outcome.err
 
@@ -151,7 +152,7 @@ def test_resume_gives_the_model_of_an_uninterrupted_run(rounds: int, cli: Cli, f
 def test_resuming_a_finished_run_prints_its_result_and_changes_nothing(cli: Cli, finished: Path) -> None:
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     outcome = cli("resume", finished, "--json")
-    assert strict(outcome.out) == strict((finished / "result.json").read_text())
+    assert strict(outcome.out) == read_json(finished / "result.json")
     assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before
 
 

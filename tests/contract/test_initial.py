@@ -26,6 +26,7 @@ from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.training.objectives import Objective
 from tests.conftest import TINY, Cli, Refused, unfinish
+from tests.folders import change_json
 from tests.tiny import model_bytes
 
 TABLES: dict[str, Any] = {
@@ -348,9 +349,7 @@ def test_damaged_files_are_rejected(spoilt: str, finished: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("missing", ["config", "input"])
 def test_missing_facts_are_rejected(missing: str, finished: Path, tmp_path: Path) -> None:
-    facts = json.loads((finished / "run.json").read_text())
-    del facts[missing]
-    (finished / "run.json").write_text(json.dumps(facts))
+    change_json(finished / "run.json", lambda facts: facts.pop(missing))
     assert rejection(tmp_path / "on", finished) == (
         f"federation.start_from = {str(finished)!r}: its files are damaged (KeyError('{missing}'))."
     )

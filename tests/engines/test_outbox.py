@@ -11,7 +11,7 @@ from fedwild.engines.outbox import Outbox
 
 
 def read(path: str) -> float:
-    return float(Payload.read(Path(path)).tensors["w"][0])
+    return float(Payload.read(Path(path), sealed=False).tensors["w"][0])
 
 
 def test_equal_payloads_are_written_once_and_removed_at_the_end(tmp_path: Path) -> None:

@@ -28,8 +28,9 @@ from fedwild.core.rng import Rng
 from fedwild.data import Dataset, Split
 from fedwild.engines import ray_cluster
 from fedwild.engines.choice import engine_of
-from fedwild.engines.executor import Executor, state_file
+from fedwild.engines.executor import Executor
 from fedwild.lifecycle.rounds import Federation
+from fedwild.runs.checkpoints import state_file
 from fedwild.runs.events import read_events
 from fedwild.runs.experiment import Experiment
 from fedwild.runs.folder import RunFolder
@@ -347,6 +348,7 @@ def run_python(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProc
 
 OWN = """
 from fedwild.methods.fedavg import FedAvg
+from fedwild.runs.checkpoints import state_file
 
 class Mine(FedAvg):
     pass

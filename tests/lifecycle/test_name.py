@@ -21,6 +21,7 @@ from fedwild.openset.metrics import UNKNOWN
 from fedwild.runs.events import EventLog
 from fedwild.runs.folder import RunFolder
 from tests.conftest import DISCOVERING, Cli, Refused, contents, unfinish
+from tests.folders import read_json
 
 NOVEL = ["novel-1", "novel-2", "novel-3", "novel-4"]
 LAST_BUT_ONE = 12  # of the run's 13 rounds
@@ -29,7 +30,7 @@ LAST_BUT_ONE = 12  # of the run's 13 rounds
 def names_in(run: Path) -> dict[str, list[str]]:
     """Return the class names in each file that has them."""
     model = Payload.read(run / "model.safetensors").info["classes"]
-    result = json.loads((run / "result.json").read_text())["classes"]
+    result = read_json(run / "result.json")["classes"]
     return {"model": [entry["name"] for entry in model], "result": result}
 
 
@@ -47,7 +48,7 @@ def namings(run: Path) -> list[tuple[str, str]]:
 
 def test_only_the_name_changes(cli: Cli, discovered: Path) -> None:
     before, model = Run(discovered).novel_classes(), Payload.read(discovered / "model.safetensors")
-    result = json.loads((discovered / "result.json").read_text())
+    result = read_json(discovered / "result.json")
     others = {path: data for path, data in contents(discovered).items() if "clients" in path or "checkpoints" in path}
 
     outcome = cli("name", discovered, "novel-2", "melanoma")
@@ -64,7 +65,7 @@ def test_only_the_name_changes(cli: Cli, discovered: Path) -> None:
     assert {**now.info, "classes": 0} == {**model.info, "classes": 0}
     names = ["0", "1", "2", "novel-1", "melanoma", "novel-3", "novel-4"]
     assert names_in(discovered) == both(names)
-    assert json.loads((discovered / "result.json").read_text()) == {**result, "classes": names}
+    assert read_json(discovered / "result.json") == {**result, "classes": names}
     assert {path: data for path, data in contents(discovered).items() if path in others} == others
     last = Run(discovered).events()[-1]
     assert (last["event"], last["old"], last["new"]) == ("name", "novel-2", "melanoma")

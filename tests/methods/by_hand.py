@@ -15,7 +15,8 @@ from fedwild.contract.task import Task
 from fedwild.core.classes import ClassRegistry
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
-from fedwild.engines.executor import Executor, state_file
+from fedwild.engines.executor import Executor
+from fedwild.runs.checkpoints import state_file
 from fedwild.runs.experiment import Experiment
 from tests.tiny import even_shares, split_by, tiny_dataset, tiny_experiment
 

@@ -19,6 +19,7 @@ from fedwild.core.payload import Payload
 from fedwild.lifecycle import start as starting
 from fedwild.runs.config import Config
 from fedwild.runs.events import ignore_event
+from tests.folders import change_json, flip_bit
 from tests.tiny import model_bytes
 
 KILLS = 20
@@ -139,13 +140,34 @@ def test_the_number_of_workers_can_change(interrupted: Path, tmp_path: Path) -> 
     assert model_bytes(interrupted) == model_bytes(tmp_path / "whole")
 
 
-def test_deleting_a_damaged_checkpoint_repeats_one_round(interrupted: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["checkpoint", "state"])
+def test_a_damaged_checkpoint_or_state_repeats_one_round(what: str, interrupted: Path, tmp_path: Path) -> None:
     start(tmp_path / "whole", "toy-scaffold")
     newest = sorted((interrupted / "checkpoints").iterdir())[-1]
-    newest.write_bytes(newest.read_bytes()[:100])
-    with pytest.raises(UserError, match="delete it"):
+    states = Payload.read(newest).info["ledger"]["states"]
+    # A client of the last round: the checkpoint before refers to an older state of it.
+    client = max(states, key=lambda name: int(states[name]))
+    state = interrupted / "clients" / client / f"{states[client]:06d}.safetensors"
+    damaged = newest if what == "checkpoint" else state
+    flip_bit(damaged)
+    heard: list[dict[str, object]] = []
+    api.resume(interrupted, workers=0, listener=heard.append)
+    (note,) = [event["text"] for event in heard if event["event"] == "note" and "damaged" in str(event["text"])]
+    assert str(damaged) in str(note)
+    assert "the checkpoint before it is used" in str(note)
+    assert note in [event.get("text") for event in api.Run(interrupted).events()]
+    assert model_bytes(interrupted) == model_bytes(tmp_path / "whole")
+
+
+def test_without_an_intact_checkpoint_the_run_can_begin_again(interrupted: Path, tmp_path: Path) -> None:
+    start(tmp_path / "whole", "toy-scaffold")
+    checkpoints = list((interrupted / "checkpoints").iterdir())
+    for checkpoint in checkpoints:
+        flip_bit(checkpoint)
+    with pytest.raises(UserError, match="no other checkpoint is intact"):
         api.resume(interrupted, workers=0)
-    newest.unlink()
+    for checkpoint in checkpoints:
+        checkpoint.unlink()
     api.resume(interrupted, workers=0)
     assert model_bytes(interrupted) == model_bytes(tmp_path / "whole")
 
@@ -167,16 +189,15 @@ def test_resuming_a_finished_run_changes_nothing(interrupted: Path) -> None:
 
 
 def test_changed_data_is_rejected(interrupted: Path) -> None:
-    facts = interrupted / "run.json"
-    facts.write_text(facts.read_text().replace('"data": "', '"data": "0'))
+    change_json(interrupted / "run.json", lambda facts: facts.update(data=f"0{facts['data']}"))
     with pytest.raises(UserError, match="is not what run"):
         api.resume(interrupted)
 
 
-def test_a_damaged_client_state_ends_the_run(interrupted: Path) -> None:
+def test_states_that_are_all_damaged_are_one_sentence(interrupted: Path) -> None:
     states = Payload.read(sorted((interrupted / "checkpoints").iterdir())[-1]).info["ledger"]["states"]
     for name, version in states.items():
         file = interrupted / "clients" / name / f"{version:06d}.safetensors"
         file.write_bytes(file.read_bytes()[:50])
-    with pytest.raises(UserError, match="truncated"):
+    with pytest.raises(UserError, match=r"truncated.*no other checkpoint is intact"):
         api.resume(interrupted, workers=0)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedwild.core.errors import UserError
-from fedwild.runs.format import check_format
+from fedwild.runs.folder import RunFolder
 
 COSTS = ("seconds", "bytes_up", "bytes_down")
 
@@ -66,26 +66,21 @@ def run_folders(place: Path) -> Iterator[Path]:
 
 def read_run(folder: Path) -> FinishedRun:
     """Return a finished run."""
-    facts, result = _read(folder / "run.json"), _read(folder / "result.json")
-    check_format(folder, facts)
+    run = RunFolder(folder)
+    facts, result = run.facts(), run.result()
+    if result is None:
+        raise UserError(f"run {str(folder)!r} has no result.json: it is unfinished.")
     settings = facts.get("config")
     if not isinstance(settings, dict) or not isinstance(settings.get("seed"), int):
         raise UserError(f"{str(folder / 'run.json')!r} has no settings of the run: it cannot be compared.")
-    by = result.get("by") or {}
-    if not isinstance(result.get("metrics"), dict) or not isinstance(by, dict) or not _are_tables(by.values()):
-        raise UserError(f"{str(folder / 'result.json')!r} is damaged: delete it, then run `fedwild resume {folder}`.")
     return FinishedRun(folder, settings["seed"], _flat(settings), facts.get("data"), figures_of(result))
 
 
 def figures_of(result: dict[str, Any]) -> dict[str, float | None]:
     """Return every number of a result by name."""
-    plain = {key: result.get(key) for key in (*COSTS, "rounds", "clients") if key in result}
-    by = {f"by.{who}.{key}": value for who, own in (result.get("by") or {}).items() for key, value in own.items()}
-    return {key: value for key, value in {**result["metrics"], **plain, **by}.items() if _is_figure(value)}
-
-
-def _are_tables(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, dict) for value in values)
+    plain = {key: result[key] for key in (*COSTS, "rounds", "clients")}
+    by = {f"by.{who}.{key}": value for who, own in result["by"].items() for key, value in own.items()}
+    return {**result["metrics"], **plain, **by}
 
 
 def _order(run: FinishedRun) -> tuple[Any, ...]:
@@ -97,24 +92,6 @@ def _rank(value: Any) -> tuple[int, float, str]:
     return (0, value, "") if isinstance(value, (int, float)) else (1, 0, json.dumps(value, sort_keys=True))
 
 
-def _is_figure(value: Any) -> bool:
-    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
-
-
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
     sections = {key: table for key, table in settings.items() if isinstance(table, dict)}
     return {f"{section}.{key}": value for section, table in sections.items() for key, value in table.items()}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"run {str(path.parent)!r} has no {path.name}: it is unfinished.") from None
-    except OSError as error:
-        raise UserError(f"{str(path)!r} cannot be read: {error.strerror or error}.") from None
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise UserError(f"{str(path)!r} is damaged: it is not a JSON object.")
-    return content

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedwild.core.errors import UserError
-from fedwild.core.payload import write_atomically
+from fedwild.core.storage import write_atomically
 from fedwild.core.text import cut
 
 if TYPE_CHECKING:
@@ -153,6 +153,6 @@ def write_picture(data: bytes, path: Path) -> None:
             # A folder refuses; a device or a pipe must not be replaced by a file.
             path.write_bytes(data)
         else:
-            write_atomically(Path(os.path.realpath(path)), data, durable=False)
+            write_atomically(Path(os.path.realpath(path)), data, durable=False, private=False)
     except OSError as error:
         raise UserError(f"--out {str(path)!r} cannot be written: {error.strerror or error}.") from None

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from fedwild.core.errors import UserError
-from fedwild.core.payload import write_atomically
+from fedwild.core.storage import write_atomically
 from fedwild.lifecycle.run import Run
 from fedwild.results.report.facts import read_facts
 from fedwild.results.report.page import page_of
@@ -25,11 +25,13 @@ def write_report(run: Run | str | Path, path: str | Path | None = None, workers:
     check_target(target)
     text = page_of(read_facts(run, workers))
     try:
-        # A device or a pipe must not be replaced by a file.
-        if target.exists() and not target.is_file():
+        # A device or a pipe that the user names must not be replaced by a file.
+        if path is not None and target.exists() and not target.is_file():
             target.write_text(text, encoding="utf-8", errors="replace")
         else:
-            write_atomically(Path(os.path.realpath(target)), text.encode("utf-8", "replace"), durable=False)
+            write_atomically(
+                Path(os.path.realpath(target)), text.encode("utf-8", "replace"), durable=False, private=path is None
+            )
     except OSError as error:
         raise UserError(f"--out {str(target)!r} cannot be written: {error.strerror or error}.") from None
     return target

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedwild.core.errors import UserError
-from fedwild.core.payload import write_atomically
+from fedwild.core.storage import write_atomically
 from fedwild.results.comparison import FinishedRun, read_run
 from fedwild.results.comparison.grouping import plain
 from fedwild.results.sweeps.plan import Sweep, SweepRun
@@ -120,6 +120,6 @@ def _number(value: float | None) -> str:
 
 def _write(path: Path, text: str) -> None:
     try:
-        write_atomically(path, text.encode(), durable=False)
+        write_atomically(path, text.encode(), durable=False, private=False)
     except OSError as error:
         raise UserError(f"{str(path)!r} cannot be written: {error.strerror or error}.") from None

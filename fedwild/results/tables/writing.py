@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from fedwild.core.errors import UserError
+from fedwild.core.storage import write_atomically
 from fedwild.results.tables.formats import FORMATS
 from fedwild.results.tables.model import ResultTable
 
@@ -25,13 +26,10 @@ def format_of(path: Path) -> str:
 
 def write_table(table: ResultTable, path: Path) -> None:
     """Write the complete table, or nothing."""
-    # This imports torch, which a table on a terminal does not need.
-    from fedwild.core.payload import write_atomically
-
     text = FORMATS[format_of(path)](table)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Names of folders may have characters that UTF-8 cannot encode.
-        write_atomically(path, text.encode(errors="replace"), durable=False)
+        write_atomically(path, text.encode(errors="replace"), durable=False, private=False)
     except OSError as error:
         raise UserError(f"--out {str(path)!r} cannot be written: {error.strerror or error}.") from None

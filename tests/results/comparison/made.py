@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from fedwild.core.seal import seal_json
 from fedwild.results.comparison import FinishedRun, read_run
 from fedwild.runs.format import FORMAT
 
@@ -29,12 +29,17 @@ def made_run(
     for section, table in (settings or {}).items():
         sections[section] = {**sections.get(section, {}), **table}
     path.mkdir(parents=True)
-    (path / "run.json").write_text(json.dumps({"format": FORMAT, "data": data, "config": {"seed": seed, **sections}}))
+    (path / "run.json").write_bytes(
+        seal_json({"format": FORMAT, "data": data, "config": {"seed": seed, **sections}, "versions": {}})
+    )
     if not finished:
         return None
     costs = {"seconds": seconds, "bytes_up": 1_700_000, "bytes_down": 900, "rounds": 3, "clients": 2}
     figures = {"closed_accuracy": 0.9, "auroc": auroc, **(metrics or {})}
-    (path / "result.json").write_text(json.dumps({"metrics": figures, "by": by or {}, "thresholds": {}, **costs}))
+    about = {"method": "fedavg", "data": "digits", "seed": seed, "classes": []}
+    (path / "result.json").write_bytes(
+        seal_json({**about, "metrics": figures, "by": by or {}, "thresholds": {}, **costs})
+    )
     return read_run(path)
 
 

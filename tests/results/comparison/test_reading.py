@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from fedwild.core.errors import UserError
 from fedwild.results.comparison import compare, find_runs, read_run
 from fedwild.runs.format import FORMAT
+from tests.folders import change_json
 from tests.results.comparison.made import made_run
 
 
@@ -67,7 +67,7 @@ def test_a_real_run_can_be_read(finished_once: Path) -> None:
         ("result.json", "{", "is damaged"),
         ("result.json", "[]", "is damaged"),
         ("result.json", "{}", "delete it, then run `fedwild resume"),
-        ("run.json", f'{{"format": {FORMAT}}}', "has no settings of the run"),
+        ("run.json", f'{{"format": {FORMAT}}}', "does not match its digest"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, file: str, content: str, message: str) -> None:
@@ -76,6 +76,13 @@ def test_a_damaged_file_is_named(tmp_path: Path, file: str, content: str, messag
     with pytest.raises(UserError, match=message) as problem:
         find_runs([tmp_path])
     assert str(tmp_path / "a" / file) in str(problem.value)
+
+
+def test_a_run_without_settings_is_rejected(tmp_path: Path) -> None:
+    made_run(tmp_path / "a")
+    change_json(tmp_path / "a" / "run.json", config={})
+    with pytest.raises(UserError, match=r"run\.json' has no settings of the run"):
+        find_runs([tmp_path])
 
 
 def test_a_run_of_another_format_is_rejected(tmp_path: Path) -> None:
@@ -87,8 +94,7 @@ def test_a_run_of_another_format_is_rejected(tmp_path: Path) -> None:
 
 def test_a_result_without_clients_or_domains_is_read(tmp_path: Path) -> None:
     made_run(tmp_path / "a")
-    path = tmp_path / "a" / "result.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "by": None}))
+    change_json(tmp_path / "a" / "result.json", by={})
     (run,) = find_runs([tmp_path]).finished
     assert not [name for name in run.figures if name.startswith("by.")]
 
@@ -115,6 +121,6 @@ def test_a_result_whose_parts_are_not_tables_is_damaged(tmp_path: Path) -> None:
     made_run(tmp_path / "run")
     path = tmp_path / "run" / "result.json"
     for by in ([1], {"client-00": 3}):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "by": by}))
+        change_json(path, by=by)
         with pytest.raises(UserError, match=r"result\.json' is damaged"):
             find_runs([tmp_path])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TINY, Cli, Refused
+from tests.folders import read_json
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_runs_end_with_a_report_unless_disabled(cli: Cli) -> None:
 @pytest.mark.usefixtures("reports")
 def test_with_json_standard_output_is_only_the_result(cli: Cli) -> None:
     outcome = cli("run", *TINY, "--rounds", "1", "--quiet", "--json", "--out", "a")
-    assert json.loads(outcome.out) == json.loads(Path("a/result.json").read_text())
+    assert json.loads(outcome.out) == read_json(Path("a/result.json"))
     assert Path("a/report.html").exists()
 
 

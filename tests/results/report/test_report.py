@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ from fedwild.core.errors import UserError
 from fedwild.methods import METHODS
 from fedwild.methods.registry import data_file
 from fedwild.results.report import write_report
+from fedwild.runs.events import EventLog
 from tests.conftest import unfinish
+from tests.folders import change_json, change_log
 from tests.results.report.pages import NOT_DRAWN, page, section
 from tests.tiny import brief, image_file, model_bytes, own
 
@@ -151,20 +154,11 @@ def test_changed_data_is_not_used(own_data: tuple[Path, Path]) -> None:
 
 def test_hostile_names_and_notes_are_escaped(own_data: tuple[Path, Path]) -> None:
     _, run = own_data
-    with (run / "events.jsonl").open("a") as log:
-        for event in (
-            {"event": "note", "text": HOSTILE},
-            {"event": "client-failed", "client": HOSTILE, "index": 1, "phase": HOSTILE, "reason": HOSTILE},
-            {
-                "event": "client",
-                "client": HOSTILE,
-                "index": 1,
-                "phase": HOSTILE,
-                "info": {"loss": 1},
-                "notes": [HOSTILE],
-            },
-        ):
-            log.write(json.dumps({"bytes_up": 0, "bytes_down": 0, **event}) + "\n")
+    about: dict[str, Any] = {"client": HOSTILE, "index": 1, "phase": HOSTILE, "bytes_up": 0, "bytes_down": 0}
+    with closing(EventLog(run / "events.jsonl")) as log:
+        log.write("note", text=HOSTILE)
+        log.write("client-failed", reason=HOSTILE, **about)
+        log.write("client", info={"loss": 1}, notes=[HOSTILE], **about)
     text = page(run)
     resources = Resources(text)
     assert resources.tags.count("script") == 1
@@ -193,15 +187,14 @@ def test_run_over_sites_shows_no_samples(finished: Path) -> None:
 
 
 def test_missing_losses_are_gaps(finished: Path) -> None:
-    lines = []
-    for line in (finished / "events.jsonl").read_text().splitlines():
-        event = json.loads(line)
+    def lose(event: dict[str, Any]) -> None:
         if event["event"] == "round":
             event["loss"] = None
         if event["event"] == "client":
             event["info"]["loss"] = None
-        lines.append(json.dumps(event))
-    (finished / "events.jsonl").write_text("\n".join(lines) + "\n")
+
+    change_log(finished / "events.jsonl", lose)
+    change_json(finished / "result.json", log="")
     text = page(finished)
     assert "No values to draw yet." in text
     assert not re.search(r'd="[^"]*nan', text)

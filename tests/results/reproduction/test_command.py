@@ -229,4 +229,4 @@ def test_a_damaged_result_is_named(cli: Cli, refused: Refused) -> None:
     result_of(cli, *ONE, *QUICK)
     (folder,) = Path("runs/reproduce").iterdir()
     (folder / "result.json").write_text("{}")
-    assert "result.json' is damaged: delete it" in refused(*ONE, *QUICK)
+    assert "result.json' is damaged (its content does not match its digest): delete it" in refused(*ONE, *QUICK)

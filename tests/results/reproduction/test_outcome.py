@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from dataclasses import replace
@@ -16,6 +15,7 @@ from fedwild.results.papers import table
 from fedwild.results.reproduction import Plan, outcomes_of, plan, result_table
 from fedwild.results.tables import csv_text, markdown_text
 from fedwild.runs.events import ignore_event
+from tests.folders import change_json, read_json
 
 ONLY = {"data": "mnist", "partition": "c2", "method": "close-set"}
 QUICK = ["method.epochs=1", "federation.clients=2", "partition.k=5"]
@@ -37,10 +37,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 def put(made: Plan, *values: float | None) -> None:
     """Write closed accuracies into the results."""
     for run, value in zip(made.runs, values, strict=True):
-        path: Path = run.folder / "result.json"
-        result = json.loads(path.read_text())
-        result["metrics"]["closed_accuracy"] = value
-        path.write_text(json.dumps(result))
+        metrics = read_json(run.folder / "result.json")["metrics"]
+        change_json(run.folder / "result.json", metrics={**metrics, "closed_accuracy": value})
 
 
 def test_ours_is_mean_and_sample_deviation_over_seeds_in_the_papers_unit(made: Plan) -> None:
