@@ -37,16 +37,16 @@ import torch
 
 from fedwild.core.errors import BadReply, DamageWarning, UserError
 from fedwild.core.payload import Payload
-from fedwild.core.seal import digest_of, open_json, seal_json
-from fedwild.core.storage import PRIVATE_FOLDER, create, read_regular, write_atomically
+from fedwild.core.seal import digest_of, seal_json
+from fedwild.core.storage import PRIVATE_FOLDER, create, write_atomically
 from fedwild.core.version import __version__
 from fedwild.data import SITES, Split
 from fedwild.runs.checkpoints import Checkpoints, read_server
 from fedwild.runs.events import read_events, without_nan
-from fedwild.runs.format import FORMAT, check_format
-from fedwild.runs.records import Facts, Result, ServerRecord, check_record
+from fedwild.runs.format import FORMAT
+from fedwild.runs.json_files import read_facts, read_file, read_result
+from fedwild.runs.records import ServerRecord
 
-MAX_JSON_BYTES = 100_000_000
 MAX_CONFIG_BYTES = 1_000_000
 MAX_SPLIT_BYTES = 2_000_000_000
 LOCK_PATIENCE = 3.0
@@ -113,22 +113,7 @@ class RunFolder:
 
     def facts(self) -> dict[str, Any]:
         """Return the contents of run.json, checked."""
-        data = self._read("run.json", MAX_JSON_BYTES)
-        try:
-            # Older formats have no digest.
-            check_format(self.path, open_json(data, optional=True))
-            table = open_json(data)
-            check_record(Facts, table)
-            return table
-        except ValueError as error:
-            raise UserError(f"{str(self.path / 'run.json')!r} is damaged ({error}): restore it from a copy.") from None
-
-    def _read(self, name: str, max_bytes: int) -> bytes:
-        path = self.path / name
-        try:
-            return read_regular(path, max_bytes)
-        except OSError as error:
-            raise UserError(f"{str(path)!r} cannot be read: {error.strerror or error}.") from None
+        return read_facts(self.path)
 
     def lock(self) -> None:
         """Lock the folder against other processes. The operating system frees the lock when this process ends."""
@@ -164,18 +149,20 @@ class RunFolder:
 
     def config_text(self) -> str:
         """Return config.toml. The user may edit it, so only its settings are compared with those of the start."""
-        return self._read("config.toml", MAX_CONFIG_BYTES).decode("utf-8-sig", errors="replace")
+        return read_file(self.path / "config.toml", MAX_CONFIG_BYTES).decode("utf-8-sig", errors="replace")
 
     @property
     def config_is_edited(self) -> bool:
         """Whether config.toml differs from the file that the run began with."""
-        text = self._read("config.toml", MAX_CONFIG_BYTES)
+        text = read_file(self.path / "config.toml", MAX_CONFIG_BYTES)
         return digest_of([text]) != self.facts().get("files", {}).get("config.toml")
 
     def split(self) -> Split:
         """Return the split; a `UserError` if its file is not the one that the run began with."""
         path = self.path / "splits.npz"
-        if digest_of([self._read("splits.npz", MAX_SPLIT_BYTES)]) != self.facts().get("files", {}).get("splits.npz"):
+        if digest_of([read_file(self.path / "splits.npz", MAX_SPLIT_BYTES)]) != self.facts().get("files", {}).get(
+            "splits.npz"
+        ):
             raise UserError(f"{str(path)!r} is damaged (its digest in run.json differs): restore it from a copy.")
         return Split.load(path)
 
@@ -220,17 +207,7 @@ class RunFolder:
 
     def result(self) -> dict[str, Any] | None:
         """Return the final figures, or None while the run is unfinished."""
-        if not (self.path / "result.json").exists():
-            return None
-        try:
-            table = open_json(self._read("result.json", MAX_JSON_BYTES))
-            check_record(Result, table)
-            return table
-        except ValueError as error:
-            raise UserError(
-                f"{str(self.path / 'result.json')!r} is damaged ({error}): delete it, then run "
-                f"`fedwild resume {self.path}`."
-            ) from None
+        return read_result(self.path)
 
     def server(self) -> Payload:
         """Return the final server, or that of the last checkpoint if the run is unfinished."""

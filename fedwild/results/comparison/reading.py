@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedwild.core.errors import UserError
-from fedwild.runs.folder import RunFolder
+from fedwild.runs.json_files import read_facts, read_result
 
 COSTS = ("seconds", "bytes_up", "bytes_down")
 
@@ -66,8 +66,7 @@ def run_folders(place: Path) -> Iterator[Path]:
 
 def read_run(folder: Path) -> FinishedRun:
     """Return a finished run."""
-    run = RunFolder(folder)
-    facts, result = run.facts(), run.result()
+    facts, result = read_facts(folder), read_result(folder)
     if result is None:
         raise UserError(f"run {str(folder)!r} has no result.json: it is unfinished.")
     settings = facts.get("config")
