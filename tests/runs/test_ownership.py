@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import stat
 import sys
@@ -17,6 +16,7 @@ from fedwild import api
 from fedwild.core.errors import UserError
 from fedwild.runs.ownership import MARK, is_own, key_file, mark
 from tests.conftest import Cli, Refused, unfinish
+from tests.folders import change_json, read_json
 
 NETWORK = """
 from torch import nn
@@ -138,9 +138,9 @@ def test_a_run_may_start_from_a_foreign_run_with_the_network_that_it_names_itsel
 
 def popen(folder: Path, marker: Path) -> None:
     """Let the settings of a run folder name a program as the network, in both of its copies."""
-    facts = json.loads((folder / "run.json").read_text())
-    facts["config"]["model"] = {"name": "subprocess:Popen", "args": ["touch", str(marker)]}
-    (folder / "run.json").write_text(json.dumps(facts))
+    config = read_json(folder / "run.json")["config"]
+    config["model"] = {"name": "subprocess:Popen", "args": ["touch", str(marker)]}
+    change_json(folder / "run.json", config=config)
     text = (folder / "config.toml").read_text()
     before, _, rest = text.partition("[model]")
     after = rest.partition("\n\n")[2]
