@@ -67,7 +67,7 @@ def compare(
     """
     from fedwild.results.comparison import compare as compared
     from fedwild.results.comparison import find_runs
-    from fedwild.results.tables import format_of, print_table
+    from fedwild.results.tables.formats import format_of, print_table
 
     for file in files or []:
         format_of(file)
@@ -190,7 +190,7 @@ def show_sweep(
 ) -> None:
     """Print the final table and write it to the sweep's folder."""
     from fedwild.results.sweeps import compared_sweep, write_tables
-    from fedwild.results.tables import print_table
+    from fedwild.results.tables.formats import print_table
 
     about: dict[str, Any] = {"sweep": str(plan.folder), "runs": record.rows(failures)}
     if not any(run["state"] == "finished" for run in about["runs"]):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedwild.api import Run
     from fedwild.display.progress import WorkDisplay
     from fedwild.display.run_display import RunDisplay
-    from fedwild.results.tables import ResultTable
+    from fedwild.results.tables.model import ResultTable
 
 WIDTH_PER_FIGURE = 11
 """A terminal with fewer columns per figure gets lines instead of a table."""
@@ -187,7 +187,7 @@ def reject_options(options: Mapping[str, object], reason: str) -> None:
 
 def write_files(table: ResultTable, files: list[Path], quiet: bool) -> None:
     """Write a table to files, and print their names unless quiet."""
-    from fedwild.results.tables import write_table
+    from fedwild.results.tables.formats import write_table
 
     for file in files:
         write_table(table, file)

@@ -30,7 +30,7 @@ from fedwild.display.console import print_warning
 if TYPE_CHECKING:
     from fedwild.results.papers import Table
     from fedwild.results.reproduction import Outcome, Plan
-    from fedwild.results.tables import ResultTable
+    from fedwild.results.tables.model import ResultTable
 
 
 def reproduce(
@@ -83,7 +83,7 @@ def reproduce(
     """
     from fedwild.results import papers
     from fedwild.results.reproduction import outcomes_of, plan, result_table
-    from fedwild.results.tables import format_of
+    from fedwild.results.tables.formats import format_of
 
     for file in files or []:
         format_of(file)
@@ -139,7 +139,7 @@ def show(
     as_json: bool,
 ) -> None:
     """Print the table, or all figures as JSON."""
-    from fedwild.results.tables import print_table
+    from fedwild.results.tables.formats import print_table
     from fedwild.runs.events import without_nan
 
     if as_json:
@@ -163,7 +163,7 @@ def show_list(name: str | None, only: str | None, as_json: bool) -> ResultTable:
     """Print all tables, or the rows of one, and return what was printed."""
     from fedwild.results import papers
     from fedwild.results.reproduction.listing import cells_listed, table_json, tables_listed, waiting_lines
-    from fedwild.results.tables import print_table, terminal_table
+    from fedwild.results.tables.formats import print_table, terminal_table
 
     tables = [chosen(papers.table(name), only)] if name is not None else papers.tables()
     listed = cells_listed(tables[0]) if name is not None else tables_listed(tables)

@@ -19,7 +19,7 @@ from fedwild.results.comparison.notes import (
 )
 from fedwild.results.comparison.reading import Found
 from fedwild.results.comparison.significance import TTest, deviation, mean, t_tests
-from fedwild.results.tables import Cell, ResultTable, words
+from fedwild.results.tables.model import Cell, ResultTable, words
 
 SIGN = "†"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from fedwild.core.text import count
 from fedwild.results.papers import Cell, Table
-from fedwild.results.tables import Cell as Shown
-from fedwild.results.tables import ResultTable, words
+from fedwild.results.tables.model import Cell as Shown
+from fedwild.results.tables.model import ResultTable, words
 
 KINDS = ("data", "method", "figure")
 

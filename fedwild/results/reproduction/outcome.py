@@ -12,8 +12,8 @@ from fedwild.core.text import count, cut
 from fedwild.results.batch import Planned
 from fedwild.results.reproduction.listing import without_kinds
 from fedwild.results.reproduction.plan import Entry, Plan
-from fedwild.results.tables import Cell as Shown
-from fedwild.results.tables import ResultTable, words
+from fedwild.results.tables.model import Cell as Shown
+from fedwild.results.tables.model import ResultTable, words
 from fedwild.runs.folder import RunFolder
 
 STAND_IN = "†"

@@ -15,7 +15,8 @@ from fedwild.results.report import write_report
 from fedwild.results.sweeps.axes import Combination
 from fedwild.results.sweeps.plan import Sweep, check_kept, each_checked
 from fedwild.results.sweeps.record import Record
-from fedwild.results.tables import FORMATS, ResultTable, write_table
+from fedwild.results.tables.formats import FORMATS, write_table
+from fedwild.results.tables.model import ResultTable
 from fedwild.runs.events import Listener
 from fedwild.runs.experiment import prepare
 from fedwild.runs.folder import RunFolder

@@ -1,4 +1,4 @@
-"""A table in each of the formats."""
+"""A table in each of the formats, printed on a console or written to a file."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import csv
 import html
 import io
 import math
+import os
 from collections.abc import Callable, Iterable
 from numbers import Integral
+from pathlib import Path
 from typing import Literal
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedwild.core.errors import UserError
+from fedwild.core.storage import write_atomically
 from fedwild.results.tables.model import Cell, ResultTable
 
 NAME_WIDTH = 20
@@ -188,3 +193,51 @@ def _latex(text: str) -> str:
 def _one_line(text: str) -> str:
     """Return the text with spaces for line ends and control characters, which would end a row."""
     return "".join(character if character.isprintable() else " " for character in text)
+
+
+def print_table(console: Console, table: ResultTable) -> None:
+    """Print the table and its notes, as lines if the terminal is too narrow; a file or a pipe has no width."""
+    shown = terminal_table(table)
+    natural = console.measure(shown, options=console.options.update(max_width=100_000)).maximum
+    if natural <= console.width:
+        console.print(shown)
+    elif console.is_terminal:
+        print_lines(console, table)
+    else:
+        open_console(file=console.file, width=natural).print(shown)
+    for note in table.notes:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+
+
+def print_lines(console: Console, table: ResultTable) -> None:
+    """Print each row as a line with its name, followed by a line per figure."""
+    if table.title:
+        console.print(Text(table.title), soft_wrap=True)
+    for row in table.rows:
+        console.print(Text(row[0].text), soft_wrap=True)
+        for heading, cell in zip(table.headings[1:], row[1:], strict=True):
+            console.print(Text(f"  {heading}: ") + Text(cell.text, style="bold" if cell.best else ""), soft_wrap=True)
+
+
+def format_of(path: Path) -> str:
+    """Return html, csv, tex or md, or reject the file. Call it before long work whose result goes there."""
+    format = path.suffix.lower().removeprefix(".")
+    if format not in FORMATS:
+        raise UserError(f"--out {str(path)!r} is not allowed: it must end with .{', .'.join(FORMATS)}.")
+    if path.is_dir():
+        raise UserError(f"--out {str(path)!r} is a folder: give a file name.")
+    parent = next(folder for folder in path.absolute().parents if folder.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise UserError(f"--out {str(path)!r} cannot be written: the folder {str(parent)!r} is not writable.")
+    return format
+
+
+def write_table(table: ResultTable, path: Path) -> None:
+    """Write the complete table, or nothing."""
+    text = FORMATS[format_of(path)](table)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Names of folders may have characters that UTF-8 cannot encode.
+        write_atomically(path, text.encode(errors="replace"), durable=False, private=False)
+    except OSError as error:
+        raise UserError(f"--out {str(path)!r} cannot be written: {error.strerror or error}.") from None

@@ -13,7 +13,7 @@ from scipy import stats
 from fedwild.core.errors import UserError
 from fedwild.results.comparison import Comparison, compare, find_runs
 from fedwild.results.comparison.columns import Column
-from fedwild.results.tables import Cell
+from fedwild.results.tables.model import Cell
 from tests.results.comparison.made import made_run, made_seeds
 
 

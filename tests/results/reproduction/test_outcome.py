@@ -13,7 +13,7 @@ from fedwild.core.errors import UserError
 from fedwild.lifecycle.start import start
 from fedwild.results.papers import table
 from fedwild.results.reproduction import Plan, outcomes_of, plan, result_table
-from fedwild.results.tables import csv_text, markdown_text
+from fedwild.results.tables.formats import csv_text, markdown_text
 from fedwild.runs.events import ignore_event
 from tests.folders import change_json, read_json
 

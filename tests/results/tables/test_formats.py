@@ -13,18 +13,16 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from fedwild.results.tables import (
-    Cell,
-    ResultTable,
+from fedwild.results.tables.formats import (
     csv_text,
     html_fragment,
+    html_text,
     latex_text,
     markdown_text,
     print_table,
     terminal_table,
-    words,
 )
-from fedwild.results.tables.formats import html_text
+from fedwild.results.tables.model import Cell, ResultTable, words
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedwild.core.errors import UserError
-from fedwild.results.tables import FORMATS, Cell, ResultTable, format_of, words, write_table
+from fedwild.results.tables.formats import FORMATS, format_of, write_table
+from fedwild.results.tables.model import Cell, ResultTable, words
 
 TABLE = ResultTable("t", ("name", "n"), ((words("ä"), Cell("1")),))
 
