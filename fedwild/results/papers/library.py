@@ -1,7 +1,7 @@
-"""Reading the papers' files.
+"""Reading the papers' files, and which of their data is missing on this machine.
 
 Each paper is a folder: `paper.toml`, which names its tables in order, and a file for each table. A table has one
-block of figures, or several under `blocks` (see `grid`). Paper, table and block can each set `settings`, `measure`,
+block of figures, or several under `blocks` (see `figures_of`). Paper, table and block can each set `settings`, `measure`,
 `unit` and `waiting` for all their cells. Under `keys` they set the same for cells where a key has a certain value,
 with the settings inline. Later layers override earlier ones: paper, table, block, values of keys.
 """
@@ -9,17 +9,26 @@ with the settings inline. Later layers override earlier ones: paper, table, bloc
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import product
 from typing import Any
 
 from fedwild.core.errors import unknown_name
-from fedwild.results.papers.cells import Cell, Paper, Table
-from fedwild.results.papers.composing import Layer, layers_of, measure_of, settings_of, unit_of, waiting_of
-from fedwild.results.papers.grid import ILLEGIBLE, figures_of, value_and_deviation
-from fedwild.results.papers.missing import missing_data
+from fedwild.core.layers import merge
+from fedwild.data.sources import DATASETS, find_prepared
+from fedwild.data.sources.builtin import is_synthetic
+from fedwild.results.papers.cells import Cell, Measure, Paper, Table
+from fedwild.runs.config import NAMED
 
 NAMES = ("fedov", "fedpd", "fedoss", "gal", "gains")
+Layer = Mapping[str, Any]
+# The keys of a layer that are not settings.
+NOT_SETTINGS = ("measure", "unit", "waiting")
+# Figures of a run are shares.
+FACTORS = {"%": 100.0}
+ILLEGIBLE = "?"
 
 
 def papers() -> list[Paper]:
@@ -98,3 +107,100 @@ def _cell(keys: dict[str, str], figure: str, levels: list[Layer]) -> Cell:
 def _paragraph(text: str) -> str:
     """Return text without the line breaks of the file."""
     return " ".join(text.split())
+
+
+def layers_of(levels: Sequence[Layer], keys: Mapping[str, str]) -> list[Layer]:
+    """Return the layers for all cells of paper, table and block, then those for the values of the cell's keys."""
+    layers: list[Layer] = []
+    for level in levels:
+        own = {key: level[key] for key in NOT_SETTINGS if key in level}
+        layers.append({**level.get("settings", {}), **own})
+    for key, value in keys.items():
+        defined = [values[value] for level in levels if value in (values := level.get("keys", {}).get(key, {}))]
+        if not defined:
+            raise ValueError(f"{key} = {value} is not defined")
+        layers += defined
+    return layers
+
+
+def settings_of(layers: Iterable[Layer]) -> dict[str, Any]:
+    """Return the merged settings of all layers; as in a config, a component with another name loses its settings."""
+    settings = ({key: value for key, value in layer.items() if key not in NOT_SETTINGS} for layer in layers)
+    return merge(*settings, named=NAMED)
+
+
+def unit_of(layers: Iterable[Layer]) -> str:
+    """Return the last unit of the layers, or per cent."""
+    return ["%", *(layer["unit"] for layer in layers if "unit" in layer)][-1]
+
+
+def measure_of(layers: Iterable[Layer], unit: str) -> Measure | None:
+    """Return the merged measure of all layers; None if no layer names a figure."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        measure = layer.get("measure", {})
+        merged |= {"figures": [measure]} if isinstance(measure, str) else measure
+    if "figures" not in merged:
+        return None
+    several = len(merged["figures"]) > 1
+    return Measure(
+        tuple(merged["figures"]),
+        merged.get("join", "mean"),
+        tuple(merged.get("weights", ())) if several else (),
+        merged.get("part"),
+        merged.get("over"),
+        FACTORS.get(unit, 1.0),
+    )
+
+
+def waiting_of(layers: Iterable[Layer]) -> str | None:
+    """Return everything that is missing, as one text."""
+    reasons = dict.fromkeys(layer["waiting"] for layer in layers if "waiting" in layer)
+    return "; ".join(reasons) or None
+
+
+def figures_of(block: Mapping[str, Any]) -> Iterator[tuple[dict[str, str], str]]:
+    """Yield the keys and the word of every figure.
+
+    `fixed` has the keys of the whole block. A line has a value for each key of `rows`, then a figure for each
+    combination of the values in `columns`; the last key changes fastest.
+    """
+    rows, columns = block.get("rows", []), block.get("columns", {})
+    heads = [dict(zip(columns, values, strict=True)) for values in product(*columns.values())]
+    for line in block["cells"].strip().splitlines():
+        words = line.split()
+        names, figures = words[: len(rows)], words[len(rows) :]
+        for head, figure in zip(heads, figures, strict=True):
+            yield {**block.get("fixed", {}), **dict(zip(rows, names, strict=True)), **head}, figure
+
+
+def value_and_deviation(figure: str) -> tuple[float, float | None]:
+    """Return the numbers of `40.0±1.7`, or of `40.0` alone."""
+    value, plus_minus, deviation = figure.partition("±")
+    return float(value), float(deviation) if plus_minus else None
+
+
+def missing_data(settings: Mapping[str, Any]) -> str | None:
+    """Return a text that names the missing data; None if all data is available."""
+    data = settings.get("data", {})
+    name = data.get("name", "digits")
+    newcomers = [newcomer["name"] for newcomer in data.get("newcomers", {}).values()]
+    names = dict.fromkeys([*([name] if isinstance(name, str) else name), *newcomers])
+    reasons = [reason for name in names if (reason := _why_missing(name))]
+    return "; ".join(f"data: {reason}" for reason in reasons) or None
+
+
+def is_missing(name: str) -> bool:
+    """Return whether a data set is missing on this machine."""
+    return _why_missing(name) is not None
+
+
+def _why_missing(name: str) -> str | None:
+    if name == "digits" or is_synthetic(name):
+        return None
+    if name not in DATASETS:
+        return f"{name} is not a data set of fedwild"
+    if find_prepared(name) is not None:
+        return None
+    way = f"fedwild data prepare {name}" if DATASETS[name].downloads else "no automatic download"
+    return f"{name} is not on this machine ({way})"

@@ -12,8 +12,7 @@ from typing import Any
 from fedwild.core.errors import UserError
 from fedwild.results.batch import Planned
 from fedwild.results.papers import Cell, Table
-from fedwild.results.reproduction.scaling import scaled
-from fedwild.results.reproduction.stand_in import with_stand_in
+from fedwild.results.reproduction.fitting import scaled, with_stand_in
 from fedwild.runs.config import Config, resolve, setting_layers
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fedwild import api
 from fedwild.results import papers
-from fedwild.results.papers.composing import Layer, layers_of, measure_of, settings_of, unit_of, waiting_of
+from fedwild.results.papers.library import Layer, layers_of, measure_of, settings_of, unit_of, waiting_of
 from fedwild.runs.config import resolve
 from tests.results.papers.shelf import CELLS, TABLES, the_cell
 

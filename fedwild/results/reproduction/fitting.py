@@ -1,4 +1,4 @@
-"""Replacing missing data of a paper: by its other domains if it has some, otherwise by the embedded digits."""
+"""Fitting a paper's run to this machine: other data for data that is missing, and fewer rounds or epochs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedwild.data.sources import DATASETS
-from fedwild.results.papers.missing import is_missing
+from fedwild.results.papers.library import is_missing
+from fedwild.runs.config import Config, resolve
 
 DIGITS = "digits"
 CLASSES = DATASETS[DIGITS].classes
@@ -76,3 +77,32 @@ def _newcomer(given: Mapping[str, Any]) -> dict[str, Any]:
 def _equal_parts(count: int, parts: int) -> list[int]:
     """Return parts of nearly equal size, each at least one."""
     return [max(1, (count + part) // parts) for part in range(parts)]
+
+
+def scaled(config: Config, scale: float) -> Config:
+    """Return the config with all numbers of rounds multiplied by `scale`, at least one each.
+
+    If a single round remains, the rest of the reduction applies to its epochs. The rounds in which clients arrive
+    scale as well. Data, network and step sizes do not change.
+    """
+    if scale == 1:
+        return config
+    table = config.table()
+    method: dict[str, Any] = table["method"]
+    before = method.get("rounds", 1)
+    rounds = {key: _times(value, scale) for key, value in method.items() if key.endswith("rounds")}
+    after = rounds.get("rounds", 1)
+    rest = min(1.0, scale * before) if after == 1 else 1.0
+    epochs = {key: _times(value, rest) for key, value in method.items() if key.endswith("epochs")}
+    method |= rounds | epochs
+    arrivals = table["federation"]["arrivals"]
+    table["federation"]["arrivals"] = {
+        name: min(round(when * after / before), after - 1) if isinstance(when, int) else when
+        for name, when in arrivals.items()
+    }
+    return resolve(table)
+
+
+def _times(count: Any, factor: float) -> Any:
+    """Return a positive number multiplied by the factor, at least 1; other values do not change."""
+    return max(1, round(count * factor)) if isinstance(count, int) and count > 0 else count
