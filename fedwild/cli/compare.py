@@ -31,7 +31,8 @@ from fedwild.core.text import count
 from fedwild.display.console import print_warning
 
 if TYPE_CHECKING:
-    from fedwild.results.sweeps import Record, Sweep
+    from fedwild.results.sweeps.plan import Sweep
+    from fedwild.results.sweeps.running import Record
 
 Metrics = Annotated[
     Names,
@@ -119,21 +120,21 @@ def sweep(
 
       fedwild sweep my.toml --seeds 0,1,2,3,4 --dry-run
     """
-    from fedwild.results import sweeps
     from fedwild.results.batch_display import BatchDisplay
+    from fedwild.results.sweeps.running import Record, check_sweep, run_sweep, write_reports
 
     if rows not in ("sets", "runs"):
         raise UserError(f"--rows {rows} is not allowed: it must be sets or runs.")
     plan = plan_of(config, settings or [], seeds, grid or [], out_folder, workers)
-    record = sweeps.Record(plan)
+    record = Record(plan)
     with working(quiet) as work:
-        sweeps.check_sweep(plan, record, work)
+        check_sweep(plan, record, work)
     if dry_run:
         show_plan(plan, record, as_json)
         return
     try:
         with BatchDisplay(err, quiet) as display:
-            progress = sweeps.run_sweep(plan, record, display, whole(workers))
+            progress = run_sweep(plan, record, display, whole(workers))
     except KeyboardInterrupt:
         done = sum(record.finished(run) is not None for run in plan.runs)
         state = f"{done} of {len(plan.runs)} runs are finished in {plan.folder}"
@@ -142,7 +143,7 @@ def sweep(
     show_sweep(plan, record, progress.failures, metrics or [], rows == "runs", as_json)
     if report:
         with working(quiet) as work:
-            unwritten = sweeps.write_reports(plan, record, work)
+            unwritten = write_reports(plan, record, work)
         for folder, reason in unwritten.items():
             print_warning(f"warning: the report of {folder} could not be written: {reason}")
     if progress.failures:
@@ -163,7 +164,8 @@ def plan_of(
     from fedwild.api import flag_layer
     from fedwild.core.layers import merge
     from fedwild.core.toml import read_toml
-    from fedwild.results.sweeps import planned_sweep, read_axes
+    from fedwild.results.sweeps.axes import read_axes
+    from fedwild.results.sweeps.plan import planned_sweep
     from fedwild.runs.config import setting_layers
 
     base = read_toml(config) if config is not None else {}
@@ -189,7 +191,7 @@ def show_sweep(
     plan: Sweep, record: Record, failures: dict[str, UserError], metrics: list[str], each_run: bool, as_json: bool
 ) -> None:
     """Print the final table and write it to the sweep's folder."""
-    from fedwild.results.sweeps import compared_sweep, write_tables
+    from fedwild.results.sweeps.running import compared_sweep, write_tables
     from fedwild.results.tables.formats import print_table
 
     about: dict[str, Any] = {"sweep": str(plan.folder), "runs": record.rows(failures)}

@@ -1,4 +1,4 @@
-"""A comparison: rows of runs, columns of figures, and their table."""
+"""A comparison: rows of runs, columns of figures (which values are better, how they are written), and their table."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from fedwild.core.errors import UserError
-from fedwild.results.comparison.columns import Column, columns_for
+from fedwild.core.errors import UserError, unknown_name
+from fedwild.core.text import size
+from fedwild.display.figures import IF_MEASURED, OPEN_SET, is_count, is_share, shown_figures
 from fedwild.results.comparison.grouping import Group, differing, grouped, named
 from fedwild.results.comparison.notes import (
     data_note,
@@ -17,11 +18,13 @@ from fedwild.results.comparison.notes import (
     significance_notes,
     unfinished_note,
 )
-from fedwild.results.comparison.reading import Found
+from fedwild.results.comparison.reading import COSTS, FinishedRun, Found
 from fedwild.results.comparison.significance import TTest, deviation, mean, t_tests
 from fedwild.results.tables.model import Cell, ResultTable, words
 
 SIGN = "†"
+LABELS = {**OPEN_SET, **IF_MEASURED, "seconds": "time", "bytes_up": "bytes up", "bytes_down": "bytes down"}
+BETTER_SMALL = ("fpr95_", "forgetting", *COSTS)
 
 
 @dataclass(frozen=True)
@@ -159,3 +162,69 @@ def cell(column: Column, entry: Entry, runs: int) -> Cell:
         entry.best,
         numbers if not column.is_cost else numbers[:2],
     )
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure."""
+
+    key: str
+
+    @property
+    def label(self) -> str:
+        return LABELS.get(self.key, self.key)
+
+    @property
+    def _figure(self) -> str:
+        """The figure's name without the client or domain."""
+        return self.key.rsplit(".", 1)[-1] if self.key.startswith("by.") else self.key
+
+    @property
+    def better(self) -> str | None:
+        """'large', 'small', or None if the figure only describes a run."""
+        if self._figure.startswith(BETTER_SMALL):
+            return "small"
+        return "large" if is_share(self._figure) and self._figure != "openness" else None
+
+    @property
+    def is_cost(self) -> bool:
+        """Whether this is the time or the number of bytes, which say nothing about the model."""
+        return self.key in COSTS
+
+    def text(self, values: Sequence[float], runs: int) -> str:
+        """Return the mean and the deviation, with the number of runs if the figure is not defined in all of them."""
+        if not values:
+            return "-"
+        some = "" if len(values) == runs else f" ({len(values)} of {runs})"
+        return self._format(mean(values), deviation(values)) + some
+
+    def shown_mean(self, values: Sequence[float]) -> str:
+        """Return the mean alone; rows that show the same mean are equally good."""
+        return self._format(mean(values), None)
+
+    def _format(self, center: float, spread: float | None) -> str:
+        if self.key.startswith("bytes_"):
+            return size(center)
+        if spread is None and is_count(self._figure):
+            return f"{center:g}"
+        scale, decimals, unit = self._unit()
+        about = "" if spread is None else f" ± {scale * spread:.{decimals}f}"
+        return f"{scale * center:.{decimals}f}{about}{unit}"
+
+    def _unit(self) -> tuple[int, int, str]:
+        """Return the factor, the number of decimals and the unit."""
+        if self.key == "seconds":
+            return 1, 1, " s"
+        if is_share(self._figure):
+            return 100, 1, " %"
+        return 1, 1 if is_count(self._figure) else 2, ""
+
+
+def columns_for(runs: Sequence[FinishedRun], metrics: Iterable[str] = ()) -> list[Column]:
+    """Return the requested columns, or those that the final table of a run has."""
+    measured = {key for run in runs for key in run.figures}
+    requested = list(dict.fromkeys(metrics))
+    for key in requested:
+        if key not in measured:
+            raise unknown_name("--metric", key, [name for name in measured if not name.startswith("by.")])
+    return [Column(key) for key in requested or (*shown_figures(measured), *COSTS) if key in measured]

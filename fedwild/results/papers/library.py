@@ -1,9 +1,9 @@
 """Reading the papers' files, and which of their data is missing on this machine.
 
 Each paper is a folder: `paper.toml`, which names its tables in order, and a file for each table. A table has one
-block of figures, or several under `blocks` (see `figures_of`). Paper, table and block can each set `settings`, `measure`,
-`unit` and `waiting` for all their cells. Under `keys` they set the same for cells where a key has a certain value,
-with the settings inline. Later layers override earlier ones: paper, table, block, values of keys.
+block of figures, or several under `blocks` (see `figures_of`). Paper, table and block can each set `settings`,
+`measure`, `unit` and `waiting` for all their cells. Under `keys` they set the same for cells where a key has a certain
+value, with the settings inline. Later layers override earlier ones: paper, table, block, values of keys.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from fedwild.data.sources import DATASETS, find_prepared
 from fedwild.engines.choice import worker_count
 from fedwild.lifecycle.run import Run
 from fedwild.results.report.answers import MAX_SAMPLES, ModelAnswers, ask_model, worst_and_best
-from fedwild.results.report.guard import failure_of
+from fedwild.results.report.figure import failure_of
 from fedwild.results.report.history import History
 from fedwild.runs.experiment import Experiment
 

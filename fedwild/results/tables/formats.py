@@ -18,6 +18,7 @@ from rich.text import Text
 
 from fedwild.core.errors import UserError
 from fedwild.core.storage import write_atomically
+from fedwild.display.console import open_console
 from fedwild.results.tables.model import Cell, ResultTable
 
 NAME_WIDTH = 20

@@ -12,7 +12,7 @@ from scipy import stats
 
 from fedwild.core.errors import UserError
 from fedwild.results.comparison import Comparison, compare, find_runs
-from fedwild.results.comparison.columns import Column
+from fedwild.results.comparison.compared import Column
 from fedwild.results.tables.model import Cell
 from tests.results.comparison.made import made_run, made_seeds
 

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedwild.results.report.charts.bars import bar_chart
+from fedwild.results.report.charts.bars import BINS, bar_chart, bin_edges, histogram
 from fedwild.results.report.charts.heat import Heat, heat_map
-from fedwild.results.report.charts.histogram import BINS, bin_edges, histogram
 from fedwild.results.report.charts.lines import Series, line_chart, path
 from fedwild.results.report.charts.raster import MAX_BYTES, MAX_PIXELS, embed_image, shades_uri
 from fedwild.results.report.charts.scale import (

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from fedwild.core.errors import UserError
-from fedwild.results.sweeps import read_axes
-from fedwild.results.sweeps.axes import Axes
+from fedwild.results.sweeps.axes import Axes, read_axes
 
 
 def problems(table: Any, *grid: str, seeds: str | None = None, fixed: dict[str, Any] | None = None) -> str:

@@ -6,16 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedwild.core.errors import UserError
+from fedwild.results.report.answers import ModelAnswers
 from fedwild.results.report.facts import Facts
-from fedwild.results.report.guard import guarded, log
-from fedwild.results.report.markup import Html, tag
+from fedwild.results.report.figure import guarded, log
+from fedwild.results.report.markup import Html, joined, tag
 from fedwild.results.report.sections import (
     classes,
-    clients,
-    cost,
     discovery,
-    events,
     exhibits,
+    history,
     openset,
     outliers,
     overview,
@@ -28,28 +27,25 @@ def always(facts: Facts) -> bool:
     return True
 
 
-def never(facts: Facts) -> bool:
-    return False
-
-
-def nothing(facts: Facts) -> str:
-    return ""
-
-
-def no_views(facts: Facts) -> str:
-    return facts.no_views
-
-
-def no_data(facts: Facts) -> str:
-    return facts.no_data
-
-
-def no_exhibits(facts: Facts) -> str:
-    return facts.no_exhibits
-
-
 def empty(facts: Facts) -> Html:
     return Html()
+
+
+def for_each_view(draw: Callable[[Facts, ModelAnswers], Html]) -> Callable[[Facts], Html]:
+    """Return a function that gives what `draw` returns for every model that is shown, under the name of its client."""
+
+    def draw_all(facts: Facts) -> Html:
+        parts: list[Html] = []
+        for answers in facts.views:
+            if answers.client is not None:
+                parts.append(tag("h3", f"{answers.client} ", tag("small", answers.about)))
+            if answers.is_part:
+                text = f"On {len(answers.rows)} of {answers.total} test samples, drawn at random."
+                parts.append(tag("p", text, class_="note"))
+            parts.append(draw(facts, answers))
+        return joined(parts)
+
+    return draw_all
 
 
 @dataclass(frozen=True)
@@ -60,13 +56,17 @@ class Section:
     title: str
     content: Callable[[Facts], Html]
     is_relevant: Callable[[Facts], bool] = always
-    missing: Callable[[Facts], str] = nothing
-    """Returns why the section cannot be drawn; an empty text if it can."""
+    missing: str = ""
+    """The field of `Facts` that says why the section cannot be drawn, if it needs something that may be missing."""
+
+    def why_missing(self, facts: Facts) -> str:
+        """Return why the section cannot be drawn; an empty text if it can."""
+        return getattr(facts, self.missing) if self.missing else ""
 
     def is_shown(self, facts: Facts) -> bool:
         """Whether the section is relevant and can be drawn."""
         try:
-            return self.is_relevant(facts) and not self.missing(facts)
+            return self.is_relevant(facts) and not self.why_missing(facts)
         except UserError:
             # The sections that need what is missing give the reason.
             return False
@@ -85,17 +85,17 @@ BEFORE_EXHIBITS = (
     Section("run", "Overview", overview.draw),
     Section("progress", "Rounds", progress.draw),
     Section("discovery", "Discovered classes", discovery.draw, discovery.is_relevant),
-    Section("exhibits", "Exhibits of the method", empty, never, no_exhibits),
+    Section("exhibits", "Exhibits of the method", empty, lambda facts: False, "no_exhibits"),
 )
 AFTER_EXHIBITS = (
-    Section("open-set", "Known and unknown", openset.draw, missing=no_views),
-    Section("answers", "Answers by class", classes.draw_answers, missing=no_views),
-    Section("samples", "Samples", samples.draw, missing=no_views),
+    Section("open-set", "Known and unknown", for_each_view(openset.draw), missing="no_views"),
+    Section("answers", "Answers by class", for_each_view(classes.draw_answers), missing="no_views"),
+    Section("samples", "Samples", for_each_view(samples.draw), missing="no_views"),
     Section("outliers", "Outliers", outliers.draw, outliers.is_relevant),
-    Section("data", "Data by client", classes.draw_data, missing=no_data),
-    Section("cost", "Time and communication", cost.draw),
-    Section("clients", "Clients", clients.draw),
-    Section("log", "Log", events.draw),
+    Section("data", "Data by client", classes.draw_data, missing="no_data"),
+    Section("cost", "Time and communication", history.draw_costs),
+    Section("clients", "Clients", history.draw_clients),
+    Section("log", "Log", history.draw_events),
 )
 
 
@@ -112,6 +112,6 @@ def missing_sections(facts: Facts) -> dict[str, list[str]]:
     """Return the titles of the sections that cannot be drawn, by reason."""
     titles: dict[str, list[str]] = {}
     for section in (*BEFORE_EXHIBITS, *AFTER_EXHIBITS):
-        if reason := section.missing(facts):
+        if reason := section.why_missing(facts):
             titles.setdefault(reason, []).append(section.title)
     return titles

@@ -12,11 +12,10 @@ from fedwild.data import samples_of
 from fedwild.results.pictures.novel import NovelClass, novel_figures
 from fedwild.results.pictures.sheet import pixels
 from fedwild.results.report.answers import MAX_SAMPLES
+from fedwild.results.report.charts.raster import Thumb, check_images, labelled, thumbs
 from fedwild.results.report.facts import Facts
-from fedwild.results.report.figure import figure, grid, table
-from fedwild.results.report.guard import reason
+from fedwild.results.report.figure import figure, grid, reason, table
 from fedwild.results.report.markup import Html, joined
-from fedwild.results.report.thumbs import Thumb, check_images, labelled, thumbs
 
 COLUMNS, MAX_NAME = 12, 14
 

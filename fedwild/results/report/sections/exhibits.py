@@ -16,11 +16,11 @@ from fedwild.results.pictures.sheet import pixels
 from fedwild.results.report.charts.bars import bar_chart
 from fedwild.results.report.charts.heat import Heat, heat_map
 from fedwild.results.report.charts.lines import Series, line_chart
+from fedwild.results.report.charts.raster import Thumb, labelled, thumbs
 from fedwild.results.report.charts.scale import value_range
 from fedwild.results.report.facts import Facts
 from fedwild.results.report.figure import details, figure, grid, table
 from fedwild.results.report.markup import Html, joined, prose, tag
-from fedwild.results.report.thumbs import Thumb, labelled, thumbs
 
 MAX_OPEN, MAX_DRAWN = 6, 30
 """In a section, further exhibits are closed at first; even more are not drawn."""

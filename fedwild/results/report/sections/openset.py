@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,23 +10,17 @@ from fedwild.core.text import percent
 from fedwild.openset.metrics import UNKNOWN, auroc, oscr
 from fedwild.results.report.answers import ModelAnswers
 from fedwild.results.report.calibration import calibration_of
-from fedwild.results.report.charts.histogram import histogram
+from fedwild.results.report.charts.bars import histogram, reliability_chart
 from fedwild.results.report.charts.lines import Series, curve_chart
-from fedwild.results.report.charts.reliability import reliability_chart
 from fedwild.results.report.facts import Facts
 from fedwild.results.report.figure import figure, grid
 from fedwild.results.report.markup import Html
-from fedwild.results.report.sections.views import for_each_view
 
 Real = NDArray[np.float64]
 
 
-def draw(facts: Facts) -> Html:
-    """Return the histogram, ROC, OSCR and reliability of each model that is shown."""
-    return for_each_view(facts, partial(figures, facts))
-
-
-def figures(facts: Facts, answers: ModelAnswers) -> Html:
+def draw(facts: Facts, answers: ModelAnswers) -> Html:
+    """Return the histogram, ROC, OSCR and reliability."""
     return grid(
         [
             figure(

@@ -14,22 +14,17 @@ from fedwild.data import samples_of
 from fedwild.openset.metrics import UNKNOWN
 from fedwild.results.pictures.sheet import Pixels, pixels
 from fedwild.results.report.answers import ModelAnswers
+from fedwild.results.report.charts.raster import Thumb, check_images, thumbs
 from fedwild.results.report.facts import Facts
 from fedwild.results.report.figure import figure
 from fedwild.results.report.markup import Html, joined
-from fedwild.results.report.sections.views import for_each_view
-from fedwild.results.report.thumbs import Thumb, check_images, thumbs
 
 COLUMNS, MAX_NAME = 12, 12
 
 
-def draw(facts: Facts) -> Html:
-    """Return the sheets of each model that is shown."""
+def draw(facts: Facts, answers: ModelAnswers) -> Html:
+    """Return a sheet for each kind of answer."""
     check_images(facts.experiment.dataset.input_shape)
-    return for_each_view(facts, partial(sheets, facts))
-
-
-def sheets(facts: Facts, answers: ModelAnswers) -> Html:
     parts = []
     for title, about, places, total in chosen(answers):
         text = f"{about} {len(places)} of {total}." if total else "There are none."
