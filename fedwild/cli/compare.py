@@ -9,23 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedwild.cli.options import (
-    ConfigFile,
-    Files,
-    Json,
-    Names,
-    PathOption,
-    Quiet,
-    Settings,
-    Words,
-    Workers,
-    err,
-    out,
-    say,
-    whole,
-    working,
-    write_files,
-)
+from fedwild.cli import options
+from fedwild.cli.options import Names, PathOption, Words, option
 from fedwild.core.errors import UserError
 from fedwild.core.text import count
 from fedwild.display.console import print_warning
@@ -35,10 +20,7 @@ if TYPE_CHECKING:
     from fedwild.results.sweeps.running import Record
 
 Metrics = Annotated[
-    Names,
-    typer.Option(
-        "--metric", metavar="NAME", help="A figure of result.json; repeatable (default: those that `run` shows)."
-    ),
+    Names, option("NAME", "A figure of result.json; repeatable (default: those that `run` shows).", "--metric")
 ]
 
 
@@ -47,12 +29,9 @@ def compare(
         list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that contain run folders.")
     ],
     metrics: Metrics = None,
-    by: Annotated[
-        Names,
-        typer.Option(metavar="KEY", help="Name rows by this setting; repeatable (default: all that differ)."),
-    ] = None,
-    files: Files = None,
-    as_json: Json = False,
+    by: Annotated[Names, option("KEY", "Name rows by this setting; repeatable (default: all that differ).")] = None,
+    files: options.Files = None,
+    as_json: options.Json = False,
 ) -> None:
     """Compare finished runs in one table.
 
@@ -77,34 +56,27 @@ def compare(
     if as_json:
         print(json.dumps({**comparison.to_json(), "files": [str(file) for file in files or []]}))
     else:
-        print_table(out, table)
-    write_files(table, files or [], quiet=as_json)
+        print_table(options.out, table)
+    options.write_files(table, files or [], quiet=as_json)
 
 
 def sweep(
-    config: ConfigFile = None,
-    settings: Settings = None,
-    seeds: Annotated[
-        Words, typer.Option(metavar="N|N,N...", help="Number of seeds, or a list of seeds; overrides sweep.seeds.")
-    ] = None,
+    config: options.ConfigFile = None,
+    settings: options.Settings = None,
+    seeds: Annotated[Words, option("N|N,N...", "Number of seeds, or a list of seeds; overrides sweep.seeds.")] = None,
     grid: Annotated[
-        Names,
-        typer.Option(
-            metavar="SECTION.KEY=V1,V2...", help="A setting and its values; repeatable, for all combinations."
-        ),
+        Names, option("SECTION.KEY=V1,V2...", "A setting and its values; repeatable, for all combinations.")
     ] = None,
     out_folder: Annotated[
-        PathOption, typer.Option("--out", metavar="DIR", help="The sweep's folder (default: runs/sweep-CONFIG).")
+        PathOption, option("DIR", "The sweep's folder (default: runs/sweep-CONFIG).", "--out")
     ] = None,
     metrics: Metrics = None,
-    workers: Workers = None,
-    rows: Annotated[
-        str, typer.Option(metavar="KIND", help="sets: a row per setting, over all seeds; runs: a row per run.")
-    ] = "sets",
+    workers: options.Workers = None,
+    rows: Annotated[str, option("KIND", "sets: a row per setting, over all seeds; runs: a row per run.")] = "sets",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the runs without running them.")] = False,
     report: Annotated[bool, typer.Option("--report", help="Also write report.html into each run folder.")] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run a config with varied settings and seeds.
 
@@ -127,14 +99,14 @@ def sweep(
         raise UserError(f"--rows {rows} is not allowed: it must be sets or runs.")
     plan = plan_of(config, settings or [], seeds, grid or [], out_folder, workers)
     record = Record(plan)
-    with working(quiet) as work:
+    with options.working(quiet) as work:
         check_sweep(plan, record, work)
     if dry_run:
         show_plan(plan, record, as_json)
         return
     try:
-        with BatchDisplay(err, quiet) as display:
-            progress = run_sweep(plan, record, display, whole(workers))
+        with BatchDisplay(options.err, quiet) as display:
+            progress = run_sweep(plan, record, display, options.whole(workers))
     except KeyboardInterrupt:
         done = sum(record.finished(run) is not None for run in plan.runs)
         state = f"{done} of {len(plan.runs)} runs are finished in {plan.folder}"
@@ -142,7 +114,7 @@ def sweep(
         raise typer.Exit(130) from None
     show_sweep(plan, record, progress.failures, metrics or [], rows == "runs", as_json)
     if report:
-        with working(quiet) as work:
+        with options.working(quiet) as work:
             unwritten = write_reports(plan, record, work)
         for folder, reason in unwritten.items():
             print_warning(f"warning: the report of {folder} could not be written: {reason}")
@@ -172,7 +144,7 @@ def plan_of(
     fixed = merge(*setting_layers(settings))
     axes = read_axes(base.pop("sweep", {}), grid, seeds, fixed)
     place = folder or Path("runs") / (f"sweep-{config.stem}" if config is not None else "sweep")
-    return planned_sweep(place, base, axes, merge(fixed, flag_layer(workers=whole(workers))))
+    return planned_sweep(place, base, axes, merge(fixed, flag_layer(workers=options.whole(workers))))
 
 
 def show_plan(plan: Sweep, record: Record, as_json: bool) -> None:
@@ -182,9 +154,9 @@ def show_plan(plan: Sweep, record: Record, as_json: bool) -> None:
         print(json.dumps({"sweep": str(plan.folder), "runs": rows}))
         return
     for row in rows:
-        say(f"{row['state']:<10} {row['label']}, seed {row['seed']}: {row['folder']}")
+        options.say(f"{row['state']:<10} {row['label']}, seed {row['seed']}: {row['folder']}")
     done = sum(row["state"] == "finished" for row in rows)
-    say(f"{count(len(rows), 'run')}, {done} finished; none was started (--dry-run)")
+    options.say(f"{count(len(rows), 'run')}, {done} finished; none was started (--dry-run)")
 
 
 def show_sweep(
@@ -208,5 +180,5 @@ def show_sweep(
     if as_json:
         print(json.dumps({**comparison.to_json(), **about}))
         return
-    print_table(out, table)
-    say(f"sweep folder: {plan.folder} (runs.csv, table.html, table.csv, table.tex, table.md)")
+    print_table(options.out, table)
+    options.say(f"sweep folder: {plan.folder} (runs.csv, table.html, table.csv, table.tex, table.md)")

@@ -7,20 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fedwild.cli.options import (
-    Clients,
-    ConfigFile,
-    Data,
-    Json,
-    Partition,
-    PathOption,
-    Quiet,
-    Seed,
-    Settings,
-    out,
-    whole,
-    working,
-)
+from fedwild.cli import options
+from fedwild.cli.options import PathOption, option
 
 data_app = typer.Typer(help="Prepare data sets, and show how classes are divided among clients.", no_args_is_help=True)
 
@@ -28,7 +16,7 @@ data_app = typer.Typer(help="Prepare data sets, and show how classes are divided
 @data_app.command("prepare")
 def data_prepare(
     name: Annotated[str, typer.Argument(metavar="NAME", help="See `fedwild list data`.")],
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Find a data set on this machine, or download its official files (resumable, with checksums)."""
     from fedwild.data import prepare
@@ -36,24 +24,22 @@ def data_prepare(
 
     where: object = "included in scikit-learn"
     if name != "digits":
-        with working(quiet) as work:
+        with options.working(quiet) as work:
             where = find_prepared(name) or prepare(name, work.download)
-    out.print(f"{name} is ready: {where}", highlight=False, markup=False, soft_wrap=True)
+    options.say(f"{name} is ready: {where}")
 
 
 @data_app.command("show")
 def data_show(
-    config: ConfigFile = None,
-    data: Data = None,
-    partition: Partition = None,
-    clients: Clients = None,
-    seed: Seed = None,
-    settings: Settings = None,
-    picture: Annotated[
-        PathOption, typer.Option("--out", metavar="FILE", help="Also draw a picture: .png, .svg or .pdf.")
-    ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    config: options.ConfigFile = None,
+    data: options.Data = None,
+    partition: options.Partition = None,
+    clients: options.Clients = None,
+    seed: options.Seed = None,
+    settings: options.Settings = None,
+    picture: Annotated[PathOption, option("FILE", "Also draw a picture: .png, .svg or .pdf.", "--out")] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Show how many samples of each class each client has, in the terminal and, with --out, as a picture."""
     from fedwild import api
@@ -67,11 +53,11 @@ def data_show(
         config,
         data=data or None,
         partition=partition,
-        clients=whole(clients),
-        seed=whole(seed),
+        clients=options.whole(clients),
+        seed=options.whole(seed),
         settings=settings or (),
     )
-    with working(quiet) as work:
+    with options.working(quiet) as work:
         work.show("loading the data")
         dataset, split, _ = load_and_split(resolved, progress=work.download)
         if picture is not None:
@@ -80,6 +66,6 @@ def data_show(
     if as_json:
         print(json.dumps({**described(dataset, split), "picture": None if picture is None else str(picture)}))
         return
-    out.print(terminal_picture(dataset, split, out.width))
+    options.out.print(terminal_picture(dataset, split, options.out.width))
     if picture is not None:
-        out.print(f"picture written to {picture}", highlight=False, markup=False, soft_wrap=True)
+        options.say(f"picture written to {picture}")

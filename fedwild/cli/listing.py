@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from fedwild.cli.options import Json, Words, out
+from fedwild.cli.options import Json, Words, out, say
 
 
 def list_parts(
@@ -43,14 +43,14 @@ def list_parts(
         width = max(len(row["name"]) for row in rows)
         for row in rows:
             out.print(Text.assemble((f"{row['name']:<{width}}", "bold"), "  ", row["summary"]), soft_wrap=True)
-        write(f"\nSettings of one of them: fedwild list {kind} NAME")
+        say(f"\nSettings of one of them: fedwild list {kind} NAME")
 
 
 def show_one(row: dict[str, Any]) -> None:
     """Print the summary, the details and the settings of one entry; shared settings come last."""
     out.print(Text.assemble((row["name"], "bold"), "  ", row["summary"]), soft_wrap=True)
     for line in row["details"]:
-        write(line)
+        say(line)
     own = [parameter for parameter in row["parameters"] if not parameter.get("shared")]
     shared = [parameter for parameter in row["parameters"] if parameter.get("shared")]
     show_settings("Settings:", own)
@@ -61,11 +61,7 @@ def show_settings(title: str, parameters: Iterable[dict[str, Any]]) -> None:
     """Print one line per setting: its default, type, limits and description."""
     for number, parameter in enumerate(parameters):
         if number == 0:
-            write(f"\n{title}")
+            say(f"\n{title}")
         allowed = f" ({parameter['allowed']})" if parameter["allowed"] else ""
         default = json.dumps(parameter["default"], default=str)
-        write(f"  {parameter['name']} = {default}  {parameter['type']}{allowed}: {parameter['description']}")
-
-
-def write(text: str) -> None:
-    out.print(text, highlight=False, markup=False, soft_wrap=True)
+        say(f"  {parameter['name']} = {default}  {parameter['type']}{allowed}: {parameter['description']}")

@@ -29,6 +29,12 @@ WIDTH_PER_FIGURE = 11
 out = open_console()
 err = open_console(stderr=True)
 
+
+def option(metavar: str, text: str, *names: str) -> Any:
+    """Return an option with this help text; its name is that of the parameter unless `names` gives others."""
+    return typer.Option(*names, metavar=metavar, help=text)
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/fedavg-digits-001.")]
@@ -37,65 +43,40 @@ Words = str | None
 Number = str | None
 PathOption = Path | None
 Names = list[str] | None
-Workers = Annotated[
-    Number, typer.Option(metavar="N", help="Worker processes (default: one per core); 0 uses this one.")
-]
+Workers = Annotated[Number, option("N", "Worker processes (default: one per core); 0 uses this one.")]
 ConfigFile = Annotated[PathOption, typer.Argument(metavar="CONFIG.toml", help="Config file; options override it.")]
 Method = Annotated[
-    Words,
-    typer.Option(
-        metavar="NAME", help=f"See `fedwild list methods`, or package.module:Class (default: {DEFAULT_METHOD})."
-    ),
+    Words, option("NAME", f"See `fedwild list methods`, or package.module:Class (default: {DEFAULT_METHOD}).")
 ]
 Data = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="NAME|PATH",
-        help="See `fedwild list data`, or a path to your data (default: digits); repeatable, for several domains.",
+    option(
+        "NAME|PATH",
+        "See `fedwild list data`, or a path to your data (default: digits); repeatable, for several domains.",
     ),
 ]
 Partition = Annotated[
-    Words,
-    typer.Option(metavar="NAME", help="How data is split among clients: classes:2, iid ... (default: dirichlet:0.5)."),
+    Words, option("NAME", "How data is split among clients: classes:2, iid ... (default: dirichlet:0.5).")
 ]
 Model = Annotated[
-    Words,
-    typer.Option(
-        metavar="NAME", help="See `fedwild list models`, or package.module:Class (default: depends on the data)."
-    ),
+    Words, option("NAME", "See `fedwild list models`, or package.module:Class (default: depends on the data).")
 ]
-Clients = Annotated[Number, typer.Option(metavar="N", help="Number of clients (default: 10, or as the data requires).")]
-Rounds = Annotated[Number, typer.Option(metavar="N", help="Number of communication rounds.")]
-Seed = Annotated[Number, typer.Option(metavar="N", help="Random seed (default: 0).")]
-StartFrom = Annotated[
-    Words,
-    typer.Option(metavar="RUN", help="Start from the global model of a finished run; classes match by name."),
-]
+Clients = Annotated[Number, option("N", "Number of clients (default: 10, or as the data requires).")]
+Rounds = Annotated[Number, option("N", "Number of communication rounds.")]
+Seed = Annotated[Number, option("N", "Random seed (default: 0).")]
+StartFrom = Annotated[Words, option("RUN", "Start from the global model of a finished run; classes match by name.")]
 Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, such as method.lr=0.1; repeatable."),
+    list[str] | None, option("SECTION.KEY=VALUE", "Any setting, such as method.lr=0.1; repeatable.", "--set")
 ]
 Files = Annotated[
-    list[Path] | None,
-    typer.Option("--out", metavar="FILE", help="Also write the table: .html, .csv, .tex or .md; repeatable."),
+    list[Path] | None, option("FILE", "Also write the table: .html, .csv, .tex or .md; repeatable.", "--out")
 ]
-NewFolder = Annotated[
-    PathOption, typer.Option("--out", metavar="DIR", help="The new run folder (default: runs/METHOD-DATA-NNN).")
-]
-Engine = Annotated[
-    Words, typer.Option(metavar="NAME", help="Where clients run: local (processes on this machine) or ray (a cluster).")
-]
-Superlink = Annotated[
-    Words, typer.Option(metavar="HOST:PORT", help="A SuperLink that already runs on this machine (default: start one).")
-]
-Listen = Annotated[
-    Words, typer.Option(metavar="HOST:PORT", help="Where the coordinator listens for sites (default: 127.0.0.1:8443).")
-]
+NewFolder = Annotated[PathOption, option("DIR", "The new run folder (default: runs/METHOD-DATA-NNN).", "--out")]
+Engine = Annotated[Words, option("NAME", "Where clients run: local (processes on this machine) or ray (a cluster).")]
+Superlink = Annotated[Words, option("HOST:PORT", "A SuperLink that already runs on this machine (default: start one).")]
+Listen = Annotated[Words, option("HOST:PORT", "Where the coordinator listens for sites (default: 127.0.0.1:8443).")]
 Certificates = Annotated[
-    PathOption,
-    typer.Option(
-        metavar="DIR", help="Folder made by `fedwild flower keys`, for TLS and registered sites (default: no TLS)."
-    ),
+    PathOption, option("DIR", "Folder made by `fedwild flower keys`, for TLS and registered sites (default: no TLS).")
 ]
 TensorBoard = Annotated[
     bool, typer.Option("--tensorboard", help="Write TensorBoard files to RUN/tensorboard during the run.")
@@ -121,10 +102,7 @@ TrustCode = Annotated[
     ),
 ]
 OwnClient = Annotated[
-    Words,
-    typer.Option(
-        "--client", metavar="NAME", help="The client, for methods with a model per client; uses its own test data."
-    ),
+    Words, option("NAME", "The client, for methods with a model per client; uses its own test data.", "--client")
 ]
 
 

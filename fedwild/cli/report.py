@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-import typer
-
-from fedwild.cli.options import Folder, Json, Number, PathOption, Quiet, TrustCode, number, say
+from fedwild.cli.options import Folder, Json, Number, PathOption, Quiet, TrustCode, number, option, say
 
 
 def report(
     folder: Folder,
-    path: Annotated[
-        PathOption, typer.Option("--out", metavar="FILE.html", help="The file to write (RUN/report.html).")
-    ] = None,
+    path: Annotated[PathOption, option("FILE.html", "The file to write (RUN/report.html).", "--out")] = None,
     workers: Annotated[
-        Number,
-        typer.Option(metavar="N", help="Worker processes for the evaluation (only if it takes long); 0 = none."),
+        Number, option("N", "Worker processes for the evaluation (only if it takes long); 0 = none.")
     ] = None,
     trust_code: TrustCode = False,
     as_json: Json = False,

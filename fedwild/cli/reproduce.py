@@ -8,21 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedwild.cli.options import (
-    Files,
-    Json,
-    Quiet,
-    Settings,
-    Words,
-    Workers,
-    err,
-    number,
-    out,
-    real,
-    reject_options,
-    say,
-    write_files,
-)
+from fedwild.cli import options
+from fedwild.cli.options import Words, option
 from fedwild.core.errors import UserError
 from fedwild.core.text import count
 from fedwild.display.console import print_warning
@@ -35,20 +22,15 @@ if TYPE_CHECKING:
 
 def reproduce(
     name: Annotated[Words, typer.Argument(metavar="TABLE", help="PAPER/TABLE; see `fedwild reproduce --list`.")] = None,
-    only: Annotated[
-        Words, typer.Option(metavar="KEY=VALUE,...", help="Only these cells, such as data=mnist,partition=c2.")
-    ] = None,
+    only: Annotated[Words, option("KEY=VALUE,...", "Only these cells, such as data=mnist,partition=c2.")] = None,
     scale: Annotated[
-        Words,
-        typer.Option(metavar="SHARE", help="Factor for rounds, or for epochs if there is one round (default: 1)."),
+        Words, option("SHARE", "Factor for rounds, or for epochs if there is one round (default: 1).")
     ] = None,
     seeds: Annotated[
-        Words,
-        typer.Option(metavar="N,N,...", help="Seeds, such as 0,1,2; our figure is their mean (default: one seed)."),
+        Words, option("N,N,...", "Seeds, such as 0,1,2; our figure is their mean (default: one seed).")
     ] = None,
     stand_in: Annotated[
-        bool,
-        typer.Option("--stand-in", help="Replace missing data by other domains or the digits; marks the figures."),
+        bool, typer.Option("--stand-in", help="Replace missing data by other domains or the digits; marks the figures.")
     ] = False,
     listing: Annotated[
         bool, typer.Option("--list", help="List the tables, or a table's rows, with what is runnable here.")
@@ -56,14 +38,12 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the runs and the table so far without running anything.")
     ] = False,
-    out_folder: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder for the runs.")] = Path(
-        "runs/reproduce"
-    ),
-    files: Files = None,
-    settings: Settings = None,
-    workers: Workers = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    out_folder: Annotated[Path, option("DIR", "Folder for the runs.", "--runs")] = Path("runs/reproduce"),
+    files: options.Files = None,
+    settings: options.Settings = None,
+    workers: options.Workers = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Reproduce a table of one of the five papers.
 
@@ -89,13 +69,13 @@ def reproduce(
         format_of(file)
     if listing:
         of_runs = {"--scale": scale, "--seeds": seeds, "--set": settings, "--workers": workers}
-        reject_options({**of_runs, "--stand-in": stand_in, "--dry-run": dry_run}, "with --list")
-        reject_options({"--only": only if name is None else None}, "without TABLE")
-        write_files(show_list(name, only, as_json), files or [], quiet=as_json)
+        options.reject_options({**of_runs, "--stand-in": stand_in, "--dry-run": dry_run}, "with --list")
+        options.reject_options({"--only": only if name is None else None}, "without TABLE")
+        options.write_files(show_list(name, only, as_json), files or [], quiet=as_json)
         return
     if name is None:
         raise UserError("TABLE is missing: see `fedwild reproduce --list`.")
-    processes = None if workers is None else number("--workers", workers, 0, range(257))
+    processes = None if workers is None else options.number("--workers", workers, 0, range(257))
     table = chosen(papers.table(name), only)
     todo = plan(table, out_folder, share_of(scale), seeds_of(seeds), stand_in, settings or [])
     if not todo.runs:
@@ -106,7 +86,7 @@ def reproduce(
     shown = result_table(todo, outcomes)
     show(todo, outcomes, shown, failures, dry_run, as_json)
     # After printing the table, so that it is not lost if a file cannot be written.
-    write_files(shown, files or [], quiet=as_json)
+    options.write_files(shown, files or [], quiet=as_json)
     for label, problem in failures.items():
         print_warning(f"failed: {label}: {problem}")
     if failures:
@@ -123,10 +103,10 @@ def run_all(todo: Plan, folder: Path, workers: int | None, quiet: bool) -> dict[
     except OSError as error:
         raise UserError(f"--runs {str(folder)!r} cannot be created: {error.strerror or error}.") from None
     try:
-        with BatchDisplay(err, quiet) as display:
+        with BatchDisplay(options.err, quiet) as display:
             return run_batch(todo.runs, display, workers).failures
     except KeyboardInterrupt:
-        say("interrupted: repeat the command to continue.", err)
+        options.say("interrupted: repeat the command to continue.", options.err)
         raise typer.Exit(130) from None
 
 
@@ -155,8 +135,8 @@ def show(
         return
     if dry_run:
         for run in todo.runs:
-            say(f"{'done' if run.is_done else 'to do'}  {run.folder}  {run.label}")
-    print_table(out, shown)
+            options.say(f"{'done' if run.is_done else 'to do'}  {run.folder}  {run.label}")
+    print_table(options.out, shown)
 
 
 def show_list(name: str | None, only: str | None, as_json: bool) -> ResultTable:
@@ -170,15 +150,15 @@ def show_list(name: str | None, only: str | None, as_json: bool) -> ResultTable:
     if as_json:
         print(json.dumps([table_json(table) for table in tables]))
         return listed
-    if out.is_terminal:
+    if options.out.is_terminal:
         # Captions are long: wrap them instead of printing several lines per table.
-        out.print(terminal_table(listed))
+        options.out.print(terminal_table(listed))
     else:
-        print_table(out, listed)
+        print_table(options.out, listed)
     if name is None:
-        say("Waiting for:")
+        options.say("Waiting for:")
         for line in waiting_lines(tables):
-            say(f"  {line}")
+            options.say(f"  {line}")
     return listed
 
 
@@ -197,7 +177,7 @@ def chosen(table: Table, only: str | None) -> Table:
 
 def share_of(text: str | None) -> float:
     """Return the value of --scale."""
-    share = 1.0 if text is None else real(text)
+    share = 1.0 if text is None else options.real(text)
     if not isinstance(share, float) or not 0 < share <= 1:
         raise UserError(f"--scale {text} is not allowed: it must be a number above 0 and at most 1, such as 0.1.")
     return share

@@ -6,62 +6,30 @@ from typing import Annotated
 
 import typer
 
-from fedwild.cli.options import (
-    Certificates,
-    Clients,
-    ConfigFile,
-    Data,
-    Engine,
-    Folder,
-    Json,
-    Listen,
-    Method,
-    Model,
-    Names,
-    NewFolder,
-    NoReport,
-    Number,
-    Partition,
-    Quiet,
-    Rounds,
-    Seed,
-    Settings,
-    StartFrom,
-    Superlink,
-    TensorBoard,
-    TrustCode,
-    Words,
-    Workers,
-    err,
-    interruptible,
-    pairs,
-    place,
-    real,
-    show_result,
-    whole,
-)
+from fedwild.cli import options
+from fedwild.cli.options import Names, Number, Words, option
 from fedwild.core.defaults import DEFAULT_WELCOME
 
 
 def run(
-    config: ConfigFile = None,
-    method: Method = None,
-    data: Data = None,
-    partition: Partition = None,
-    model: Model = None,
-    clients: Clients = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    workers: Workers = None,
-    engine: Engine = None,
-    start_from: StartFrom = None,
-    out_folder: NewFolder = None,
-    settings: Settings = None,
-    trust_code: TrustCode = False,
-    tensorboard: TensorBoard = False,
-    no_report: NoReport = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    config: options.ConfigFile = None,
+    method: options.Method = None,
+    data: options.Data = None,
+    partition: options.Partition = None,
+    model: options.Model = None,
+    clients: options.Clients = None,
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
+    workers: options.Workers = None,
+    engine: options.Engine = None,
+    start_from: options.StartFrom = None,
+    out_folder: options.NewFolder = None,
+    settings: options.Settings = None,
+    trust_code: options.TrustCode = False,
+    tensorboard: options.TensorBoard = False,
+    no_report: options.NoReport = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train a model across clients and measure it.
 
@@ -90,31 +58,31 @@ def run(
         data=data or None,
         partition=partition,
         model=model,
-        clients=whole(clients),
-        rounds=whole(rounds),
-        seed=whole(seed),
-        workers=whole(workers),
+        clients=options.whole(clients),
+        rounds=options.whole(rounds),
+        seed=options.whole(seed),
+        workers=options.whole(workers),
         engine=engine,
         start_from=start_from,
         settings=settings or (),
     )
-    with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard) as listener:
+    with options.interruptible(RunDisplay(options.err, quiet)) as display, tracked(display, tensorboard) as listener:
         done = starting.start(resolved, out_folder, listener)
-    show_result(done, as_json, no_report)
+    options.show_result(done, as_json, no_report)
 
 
 def resume(
-    folder: Folder,
-    workers: Workers = None,
-    engine: Engine = None,
-    superlink: Superlink = None,
-    listen: Listen = None,
-    certificates: Certificates = None,
-    trust_code: TrustCode = False,
-    tensorboard: TensorBoard = False,
-    no_report: NoReport = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    folder: options.Folder,
+    workers: options.Workers = None,
+    engine: options.Engine = None,
+    superlink: options.Superlink = None,
+    listen: options.Listen = None,
+    certificates: options.Certificates = None,
+    trust_code: options.TrustCode = False,
+    tensorboard: options.TensorBoard = False,
+    no_report: options.NoReport = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Resume a run that was stopped or killed. The result is bit-equal to that of an uninterrupted run.
 
@@ -124,58 +92,48 @@ def resume(
     from fedwild.display.run_display import RunDisplay
     from fedwild.results.tracking import tracked
 
-    with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard, folder) as listener:
+    with (
+        options.interruptible(RunDisplay(options.err, quiet)) as display,
+        tracked(display, tensorboard, folder) as listener,
+    ):
         display.folder = str(folder)
-        done = api.resume(folder, whole(workers), listener, name=engine, **place(superlink, listen, certificates))
-    show_result(done, as_json, no_report)
+        done = api.resume(
+            folder, options.whole(workers), listener, name=engine, **options.place(superlink, listen, certificates)
+        )
+    options.show_result(done, as_json, no_report)
 
 
 def welcome(
-    folder: Folder,
+    folder: options.Folder,
     client: Annotated[
         str,
-        typer.Option(
-            metavar="FOLDER",
-            help="The newcomer's data: image folder, .npz, .csv or data set; over real sites, the site's name.",
+        option(
+            "FOLDER", "The newcomer's data: image folder, .npz, .csv or data set; over real sites, the site's name."
         ),
     ],
-    name: Annotated[
-        Words, typer.Option(metavar="NAME", help="Name of the newcomer (default: that of its data).")
-    ] = None,
+    name: Annotated[Words, option("NAME", "Name of the newcomer (default: that of its data).")] = None,
     labels: Annotated[
-        Names,
-        typer.Option(
-            "--label", metavar="OWN=NAME", help="The newcomer's name of a class = the federation's; repeatable."
-        ),
+        Names, option("OWN=NAME", "The newcomer's name of a class = the federation's; repeatable.", "--label")
     ] = None,
-    classes: Annotated[
-        Names, typer.Option("--class", metavar="NAME", help="Use only this class; repeatable (default: all).")
-    ] = None,
-    domains: Annotated[
-        Names, typer.Option("--domain", metavar="NAME", help="Use only this domain; repeatable (default: all).")
-    ] = None,
+    classes: Annotated[Names, option("NAME", "Use only this class; repeatable (default: all).", "--class")] = None,
+    domains: Annotated[Names, option("NAME", "Use only this domain; repeatable (default: all).", "--domain")] = None,
     resize: Annotated[bool, typer.Option("--resize", help="Convert its images to the federation's size.")] = False,
     max_forgetting: Annotated[
-        Number,
-        typer.Option(
-            metavar="SHARE", help="Reject the newcomer if others lose more accuracy, such as 0.02 (default: never)."
-        ),
+        Number, option("SHARE", "Reject the newcomer if others lose more accuracy, such as 0.02 (default: never).")
     ] = None,
-    method: Annotated[
-        str, typer.Option(metavar="NAME", help="A method that can start from another run.")
-    ] = DEFAULT_WELCOME,
-    rounds: Annotated[Number, typer.Option(metavar="N", help="Rounds of adaptation (default: 10).")] = None,
-    workers: Workers = None,
-    superlink: Superlink = None,
-    listen: Listen = None,
-    certificates: Certificates = None,
-    out_folder: NewFolder = None,
-    settings: Settings = None,
-    trust_code: TrustCode = False,
-    tensorboard: TensorBoard = False,
-    no_report: NoReport = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    method: Annotated[str, option("NAME", "A method that can start from another run.")] = DEFAULT_WELCOME,
+    rounds: Annotated[Number, option("N", "Rounds of adaptation (default: 10).")] = None,
+    workers: options.Workers = None,
+    superlink: options.Superlink = None,
+    listen: options.Listen = None,
+    certificates: options.Certificates = None,
+    out_folder: options.NewFolder = None,
+    settings: options.Settings = None,
+    trust_code: options.TrustCode = False,
+    tensorboard: options.TensorBoard = False,
+    no_report: options.NoReport = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Welcome a new client into a trained federation.
 
@@ -197,7 +155,7 @@ def welcome(
     from fedwild.display.run_display import RunDisplay
     from fedwild.results.tracking import tracked
 
-    with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard) as listener:
+    with options.interruptible(RunDisplay(options.err, quiet)) as display, tracked(display, tensorboard) as listener:
         done = api.welcome(
             folder,
             client,
@@ -205,14 +163,14 @@ def welcome(
             method=method,
             classes=classes or None,
             domains=domains or None,
-            labels=pairs("--label", labels or []),
+            labels=options.pairs("--label", labels or []),
             resize=resize,
-            rounds=whole(rounds),
-            max_forgetting=real(max_forgetting),
-            workers=whole(workers),
-            engine=place(superlink, listen, certificates),
+            rounds=options.whole(rounds),
+            max_forgetting=options.real(max_forgetting),
+            workers=options.whole(workers),
+            engine=options.place(superlink, listen, certificates),
             out=out_folder,
             settings=settings or (),
             listener=listener,
         )
-    show_result(done, as_json, no_report)
+    options.show_result(done, as_json, no_report)

@@ -9,27 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from fedwild.cli import options
-from fedwild.cli.options import (
-    Data,
-    Folder,
-    Json,
-    Names,
-    Number,
-    OwnClient,
-    PathOption,
-    Quiet,
-    Seed,
-    TrustCode,
-    Words,
-    Workers,
-)
+from fedwild.cli.options import Names, Number, PathOption, Words, option
 
 show_app = typer.Typer(help="Draw what runs have learnt, as PNG, SVG or PDF.", no_args_is_help=True)
-
-
-def option(metavar: str, text: str, *names: str) -> Any:
-    """Return an option with this help text; its name is that of the parameter unless `names` gives others."""
-    return typer.Option(*names, metavar=metavar, help=text)
 
 
 Picture = Annotated[Path, option("FILE", "The picture; its ending chooses the format: .png, .svg or .pdf.", "--out")]
@@ -47,12 +29,12 @@ def report_picture(described: dict[str, Any], picture: Path, as_json: bool, note
     if as_json:
         print(json.dumps(without_nan({**described, "picture": str(picture)})))
     else:
-        options.out.print(f"picture written to {picture}{note}", highlight=False, markup=False, soft_wrap=True)
+        options.say(f"picture written to {picture}{note}")
 
 
 @show_app.command("outliers")
 def show_outliers(
-    data: Data = None,
+    data: options.Data = None,
     config: Annotated[PathOption, option("FILE", "A config file with the data and its normalisation.")] = None,
     outliers: Annotated[Words, option("NAME", OUTLIERS_HELP)] = None,
     folder: Annotated[
@@ -63,11 +45,11 @@ def show_outliers(
     ] = None,
     rows: Annotated[Number, option("N", "Samples, of different classes where possible (6).")] = None,
     columns: Annotated[Number, option("N", "Images per sample, itself included (10); with --run 4, 7, 10 ...")] = None,
-    seed: Seed = None,
+    seed: options.Seed = None,
     picture: Picture = Path("outliers.png"),
-    trust_code: TrustCode = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    trust_code: options.TrustCode = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Draw training samples and the outliers made of them, which clients train on as "unknown".
 
@@ -120,15 +102,15 @@ def show_outliers(
 
 @show_app.command("exhibits")
 def show_exhibits(
-    folder: Folder,
+    folder: options.Folder,
     section: Annotated[Words, option("NAME", "Only the exhibits of this section.")] = None,
     titles: Annotated[
         Names, option("TEXT", "Only exhibits with this text in their title; repeatable.", "--title")
     ] = None,
     picture: Picture = Path("exhibits.png"),
-    trust_code: TrustCode = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    trust_code: options.TrustCode = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Draw what the run's method has to show: its tables, curves, bars, maps and images, as in the report.
 
@@ -159,13 +141,13 @@ def show_exhibits(
 
 @show_app.command("confusion")
 def show_confusion(
-    folder: Folder,
-    client: OwnClient = None,
+    folder: options.Folder,
+    client: options.OwnClient = None,
     picture: Picture = Path("confusion.png"),
-    workers: Workers = None,
-    trust_code: TrustCode = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    workers: options.Workers = None,
+    trust_code: options.TrustCode = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Draw the confusion matrix of a run's model on the test data, with "unknown" as one more class.
 
@@ -195,15 +177,15 @@ def show_confusion(
 
 @show_app.command("features")
 def show_features(
-    folder: Folder,
+    folder: options.Folder,
     samples: Annotated[Number, option("N", "Test samples, drawn at random (1500).")] = None,
     seed: Annotated[Number, option("N", "Same seed, same samples and same picture (0).")] = None,
-    client: OwnClient = None,
+    client: options.OwnClient = None,
     picture: Picture = Path("features.png"),
-    workers: Workers = None,
-    trust_code: TrustCode = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    workers: options.Workers = None,
+    trust_code: options.TrustCode = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Draw a t-SNE map of test samples in the model's embedding space, the input of the network's head.
 
@@ -239,12 +221,12 @@ def show_features(
 
 @show_app.command("novel")
 def show_novel(
-    folder: Folder,
+    folder: options.Folder,
     client: Annotated[Words, option("NAME", "Only this client's samples (the six clients with most).")] = None,
     columns: Annotated[Number, option("N", "Samples of each client, at most (8).")] = None,
     picture: Picture = Path("novel.png"),
-    trust_code: TrustCode = False,
-    as_json: Json = False,
+    trust_code: options.TrustCode = False,
+    as_json: options.Json = False,
 ) -> None:
     """Draw the unlabelled samples nearest to each class that a run discovered.
 

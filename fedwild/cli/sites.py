@@ -10,36 +10,8 @@ from typing import Annotated
 
 import typer
 
-from fedwild.cli.options import (
-    Certificates,
-    ConfigFile,
-    Json,
-    Listen,
-    Method,
-    Model,
-    Names,
-    NoReport,
-    Number,
-    PathOption,
-    Quiet,
-    Rounds,
-    Seed,
-    Settings,
-    StartFrom,
-    Superlink,
-    TensorBoard,
-    TrustCode,
-    Words,
-    err,
-    interruptible,
-    out,
-    pairs,
-    place,
-    real,
-    say,
-    show_result,
-    whole,
-)
+from fedwild.cli import options
+from fedwild.cli.options import Names, Number, PathOption, Words, option
 from fedwild.core.errors import UserError
 from fedwild.core.text import clean
 
@@ -51,34 +23,22 @@ flower_app = typer.Typer(
 
 
 def site(
-    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The coordinator's address.")],
-    data: Annotated[
-        str,
-        typer.Option(metavar="PATH", help="This site's data: an image folder, .npz, .csv, or the name of a data set."),
-    ],
-    name: Annotated[str, typer.Option(metavar="NAME", help="This site's name, such as hospital-a.")],
-    key: Annotated[
-        PathOption, typer.Option(metavar="FILE", help="This site's private key. The coordinator needs the public key.")
-    ] = None,
+    superlink: Annotated[str, option("HOST:PORT", "The coordinator's address.")],
+    data: Annotated[str, option("PATH", "This site's data: an image folder, .npz, .csv, or the name of a data set.")],
+    name: Annotated[str, option("NAME", "This site's name, such as hospital-a.")],
+    key: Annotated[PathOption, option("FILE", "This site's private key. The coordinator needs the public key.")] = None,
     ca: Annotated[
-        PathOption,
-        typer.Option(
-            metavar="FILE", help="The certificate of the authority that signed the coordinator's (default: no TLS)."
-        ),
+        PathOption, option("FILE", "The certificate of the authority that signed the coordinator's (default: no TLS).")
     ] = None,
     labels: Annotated[
-        Names,
-        typer.Option(
-            "--label", metavar="OWN=NAME", help="This site's name of a class and the federation's; repeatable."
-        ),
+        Names, option("OWN=NAME", "This site's name of a class and the federation's; repeatable.", "--label")
     ] = None,
     folder: Annotated[
-        PathOption,
-        typer.Option(metavar="DIR", help="Folder for this site's identity and state (~/.local/state/fedwild)."),
+        PathOption, option("DIR", "Folder for this site's identity and state (~/.local/state/fedwild).")
     ] = None,
-    device: Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:0 ...")] = "cpu",
-    wait: Annotated[Number, typer.Option(metavar="SECONDS", help="How long to wait for the coordinator (60).")] = None,
-    quiet: Quiet = False,
+    device: Annotated[str, option("NAME", "cpu, cuda, cuda:0 ...")] = "cpu",
+    wait: Annotated[Number, option("SECONDS", "How long to wait for the coordinator (60).")] = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Take part in a federation as a real site, with this machine's data, until stopped with Ctrl-C.
 
@@ -91,7 +51,7 @@ def site(
 
       fedwild site --superlink 127.0.0.1:8443 --data scans.npz --name hospital-b --label zwei=2
     """
-    seconds = 60.0 if wait is None else real(wait)
+    seconds = 60.0 if wait is None else options.real(wait)
     if not isinstance(seconds, float) or not 0 <= seconds < 1e7:
         raise UserError(f"--wait {wait} is not allowed: it must be a number of seconds.")
     with needs_flower():
@@ -99,14 +59,14 @@ def site(
 
     def notify(text: str) -> None:
         if not quiet:
-            say(clean(text, MAX_NOTICE, MAX_NOTICE_LINES), err)
+            options.say(clean(text, MAX_NOTICE, MAX_NOTICE_LINES), options.err)
 
-    renamed = pairs("--label", labels or [])
-    options = SiteOptions(superlink, data, name, key, ca, folder, renamed, device, seconds)
+    renamed = options.pairs("--label", labels or [])
+    chosen = SiteOptions(superlink, data, name, key, ca, folder, renamed, device, seconds)
     # Service managers stop a site with SIGTERM. As after Ctrl-C, it disconnects and can reconnect at once.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        run_site(options, notify)
+        run_site(chosen, notify)
     except KeyboardInterrupt:
         notify("stopped")
         raise typer.Exit(130) from None
@@ -115,25 +75,25 @@ def site(
 
 
 def coordinate(
-    config: ConfigFile = None,
-    superlink: Superlink = None,
-    listen: Listen = None,
-    certificates: Certificates = None,
-    sites: Annotated[Number, typer.Option(metavar="N", help="How many sites the run starts with (2).")] = None,
-    method: Method = None,
-    model: Model = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    start_from: StartFrom = None,
+    config: options.ConfigFile = None,
+    superlink: options.Superlink = None,
+    listen: options.Listen = None,
+    certificates: options.Certificates = None,
+    sites: Annotated[Number, option("N", "How many sites the run starts with (2).")] = None,
+    method: options.Method = None,
+    model: options.Model = None,
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
+    start_from: options.StartFrom = None,
     out_folder: Annotated[
-        PathOption, typer.Option("--out", metavar="DIR", help="The run folder to create (runs/METHOD-sites-NNN).")
+        PathOption, option("DIR", "The run folder to create (runs/METHOD-sites-NNN).", "--out")
     ] = None,
-    settings: Settings = None,
-    trust_code: TrustCode = False,
-    tensorboard: TensorBoard = False,
-    no_report: NoReport = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    settings: options.Settings = None,
+    trust_code: options.TrustCode = False,
+    tensorboard: options.TensorBoard = False,
+    no_report: options.NoReport = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train a federation of real sites, which connect with `fedwild site`, and measure it at the sites.
 
@@ -158,28 +118,30 @@ def coordinate(
     from fedwild.runs.config import setting_layers
 
     flags = flag_layer(
-        method=method, model=model, clients=whole(sites), rounds=whole(rounds), seed=whole(seed), start_from=start_from
+        method=method,
+        model=model,
+        clients=options.whole(sites),
+        rounds=options.whole(rounds),
+        seed=options.whole(seed),
+        start_from=start_from,
     )
-    engine = {"engine": place(superlink, listen, certificates)}
+    engine = {"engine": options.place(superlink, listen, certificates)}
     resolved = settings_for_sites(
         read_toml(config) if config is not None else {}, flags, engine, *setting_layers(settings or ())
     )
-    with interruptible(RunDisplay(err, quiet)) as display, tracked(display, tensorboard) as listener:
+    with options.interruptible(RunDisplay(options.err, quiet)) as display, tracked(display, tensorboard) as listener:
         done = run_over_sites(resolved, out_folder, listener)
-    show_result(done, as_json, no_report)
+    options.show_result(done, as_json, no_report)
 
 
 @flower_app.command("keys")
 def flower_keys(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write to; sites can be added later.")],
     hosts: Annotated[
-        Names,
-        typer.Option(
-            "--host", metavar="HOST", help="The coordinator's host name or IP address; repeatable (localhost)."
-        ),
+        Names, option("HOST", "The coordinator's host name or IP address; repeatable (localhost).", "--host")
     ] = None,
-    sites: Annotated[Names, typer.Option("--site", metavar="NAME", help="A site that needs a key; repeatable.")] = None,
-    days: Annotated[Number, typer.Option(metavar="N", help="The certificate's validity in days (365).")] = None,
+    sites: Annotated[Names, option("NAME", "A site that needs a key; repeatable.", "--site")] = None,
+    days: Annotated[Number, option("N", "The certificate's validity in days (365).")] = None,
 ) -> None:
     """Create a test certificate authority, the coordinator's certificate, and a key for each site.
 
@@ -192,22 +154,18 @@ def flower_keys(
 
       fedwild flower keys keys --site hospital-c
     """
-    from fedwild.cli.options import number
-
     with needs_flower():
         from fedwild.sites.keys import make_keys
-    for path in make_keys(folder, hosts or [], sites or [], number("--days", days, 365, range(1, 36501))):
-        out.print(str(path), highlight=False, markup=False, soft_wrap=True)
+    for path in make_keys(folder, hosts or [], sites or [], options.number("--days", days, 365, range(1, 36501))):
+        options.say(str(path))
 
 
 @flower_app.command("app")
 def flower_write_app(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to create.")],
-    config: ConfigFile = None,
-    out_folder: Annotated[
-        Words, typer.Option("--out", metavar="DIR", help="The run folder to create on the SuperLink's machine.")
-    ] = None,
-    settings: Settings = None,
+    config: options.ConfigFile = None,
+    out_folder: Annotated[Words, option("DIR", "The run folder to create on the SuperLink's machine.", "--out")] = None,
+    settings: options.Settings = None,
 ) -> None:
     """Write a Flower app that trains a federation, for `flwr run` with plain SuperLinks and SuperNodes.
 
@@ -227,9 +185,7 @@ def flower_write_app(
     resolved = settings_for_sites(*layers)
     check_settings(resolved, None)
     write_app(folder, resolved.to_toml(), out=out_folder or "")
-    out.print(
-        f"app written to {folder}: start it with `flwr run {folder}`", highlight=False, markup=False, soft_wrap=True
-    )
+    options.say(f"app written to {folder}: start it with `flwr run {folder}`")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedwild.cli.options import Json, PathOption, Quiet, say
+from fedwild.cli.options import Json, PathOption, Quiet, option, say
 from fedwild.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ def track(
         list[Path], typer.Argument(metavar="RUN...", help="Run folders, finished or not, or folders that contain some.")
     ],
     out_folder: Annotated[
-        PathOption,
-        typer.Option("--out", metavar="DIR", help="Create a folder for each run in DIR (RUN/tensorboard)."),
+        PathOption, option("DIR", "Create a folder for each run in DIR (RUN/tensorboard).", "--out")
     ] = None,
     clients: Annotated[bool, typer.Option("--clients", help="Include the loss of each client.")] = False,
     as_json: Json = False,

@@ -1,22 +1,8 @@
 """Estimators of the number of novel classes among unlabelled samples, and what several methods need for discovery."""
 
+# ruff: noqa: F401
 from fedwild.discovery.base import ESTIMATORS, ClassCount, Estimate, Estimator, Given
 from fedwild.discovery.committee import Committee
 from fedwild.discovery.macc import MaxAccuracy, MaxAccuracyPIM
 from fedwild.discovery.pool import Clusters, KnownClasses, cluster_embeddings
 from fedwild.discovery.ppm import PotentialPrototypeMerge
-
-__all__ = [
-    "ESTIMATORS",
-    "ClassCount",
-    "Clusters",
-    "Committee",
-    "Estimate",
-    "Estimator",
-    "Given",
-    "KnownClasses",
-    "MaxAccuracy",
-    "MaxAccuracyPIM",
-    "PotentialPrototypeMerge",
-    "cluster_embeddings",
-]

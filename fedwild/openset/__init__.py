@@ -1,18 +1,8 @@
 """Unknown scores, predictors that use them, and the thresholds that turn scores into decisions."""
 
+# ruff: noqa: F401
 from fedwild.openset.calibration import decide, threshold_at_acceptance
 from fedwild.openset.fitting import FITTED, FitScore
 from fedwild.openset.metrics import UNKNOWN
 from fedwild.openset.predictors import ScoredModel
 from fedwild.openset.scores import SCORES, Score
-
-__all__ = [
-    "FITTED",
-    "SCORES",
-    "UNKNOWN",
-    "FitScore",
-    "Score",
-    "ScoredModel",
-    "decide",
-    "threshold_at_acceptance",
-]
