@@ -271,8 +271,8 @@ def test_every_setting_of_every_component_has_a_default() -> None:
 
 def test_methods_list_their_components(cli: Cli) -> None:
     rows = {row["name"]: row for row in strict(cli("list", "methods", "--json").out)}
-    assert rows["fedavg"]["composes"] == ["objective", "correction", "score"]
-    assert "Components, with defaults: objective (ce), correction (none), score (msp)." in rows["fedavg"]["details"]
+    assert rows["fedavg"]["composes"] == ["objective", "correction", "aggregation", "score"]
+    assert "Components, with defaults: objective (ce), correction (none), aggregation (mean), score (msp)." in rows["fedavg"]["details"]
 
 
 # --- data ----------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def test_ctrl_c_while_the_report_is_written_leaves_the_run_finished(cli: Cli, mo
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedwild.results.report.writing.page_of", interrupted)
+    monkeypatch.setattr("fedwild.results.report.page.page_of", interrupted)
     outcome = cli("run", *TINY, "--rounds", "1", "--quiet", "--out", "a")
     assert outcome.code == 0
     assert outcome.err == "interrupted: the run is finished; run `fedwild report a` to write its report.\n"
@@ -82,7 +82,7 @@ def test_failure_of_the_report_does_not_affect_the_run(cli: Cli, monkeypatch: py
     def broken(*_: object) -> None:
         raise RuntimeError("no\nroom")
 
-    monkeypatch.setattr("fedwild.results.report.writing.page_of", broken)
+    monkeypatch.setattr("fedwild.results.report.page.page_of", broken)
     outcome = cli("run", *TINY, "--rounds", "1", "--quiet", "--out", "a")
     assert outcome.code == 0
     assert outcome.err == "warning: the run is finished, but its report could not be written: no room\n"
