@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedwild.aggregation.means import Weight, by_samples, weighted_mean
 from fedwild.contract import Payload, Reply, Server, Settings, Tensors
+from fedwild.contract.sums import NotSummable, Sums
 from fedwild.core.component import Component
 from fedwild.core.payload import check_like
 from fedwild.core.registry import Registry
@@ -44,6 +45,10 @@ class Aggregation(Component, ABC):
         `replies` come in the order of the clients' names, can be read once, and have the same tensors in the group.
         Replies of weight 0 do not count. `reference` is what the server sent, if the group has such a thing.
         """
+
+    def sums(self, group: str) -> Sums:
+        """Return what secure sums add for this rule. Only a mean needs no single replies."""
+        raise NotSummable(f"aggregation {self.name!r} needs the replies of single clients")
 
     def update(
         self, server: Server, replies: Iterable[Reply], group: str = "model", weight: Weight = by_samples
@@ -86,6 +91,14 @@ class Mean(Aggregation):
 
     streams = True
     protects = ("client",)
+
+    def sums(self, group: str) -> Sums:
+        # A subclass with its own rule is not a sum.
+        if type(self).mean is not Mean.mean:
+            return super().sums(group)
+        if getattr(self.params, "clip", None):
+            raise NotSummable("aggregation.clip shortens the updates of single clients")
+        return Sums(means=(group,))
 
     def mean(
         self, replies: Iterable[Reply], group: str, weight: Weight = by_samples, reference: Tensors | None = None

@@ -12,7 +12,9 @@ from fedwild.contract.halves import Step
 from fedwild.core.errors import BadReply
 from fedwild.core.payload import Payload
 
-Kind = Literal["local", "validate", "test", "measure"]
+Kind = Literal["local", "validate", "test", "measure", "advertise", "share", "masked", "unmask"]
+SECURE_KINDS = ("advertise", "share", "masked", "unmask")
+"""The steps of a secure sum, in order."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Job:
     local: the client half of a round. validate: a sketch of the unknown scores of the client's validation data.
     test: the predictor's answers on test rows `start:stop`, or those of a client's own predictor on its own rows.
     measure: figures of the predictor's answers on the client's own test rows, decided at `threshold`.
+    advertise, share, masked, unmask: the steps of a secure sum; `masked` is `local` with a masked reply.
     """
 
     kind: Kind

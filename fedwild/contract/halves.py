@@ -145,17 +145,20 @@ class Replies:
 
     Every iteration reads them from disk, one at a time: memory does not depend on the number of clients, and a merge
     may change the tensors that it gets.
+
+    With secure sums, there is one reply for all clients, whose names and number are still known.
     """
 
-    def __init__(self, readers: dict[str, Callable[[], Payload]]) -> None:
+    def __init__(self, readers: dict[str, Callable[[], Payload]], clients: Sequence[str] | None = None) -> None:
         self._readers = dict(sorted(readers.items()))
+        self._clients = tuple(self._readers) if clients is None else tuple(sorted(clients))
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._readers)
+        return self._clients
 
     def __len__(self) -> int:
-        return len(self._readers)
+        return len(self._clients)
 
     def __iter__(self) -> Iterator[Reply]:
         for name, read in self._readers.items():

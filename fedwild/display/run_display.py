@@ -95,8 +95,10 @@ class RunDisplay:
         if self._line is None and self._progress.clients <= 20:
             info = event["info"]
             loss = f", loss {info['loss']:.3f}" if isinstance(info.get("loss"), float) else ""
+            # In a secure sum, only the sum of samples is known.
+            samples = count(info["samples"], "sample") if "samples" in info else "masked reply"
             self._say(
-                f"  {event['client']}: {count(info.get('samples', 0), 'sample')}{loss}, {event['seconds']:.2f} s "
+                f"  {event['client']}: {samples}{loss}, {event['seconds']:.2f} s "
                 f"({self._progress.clients_done}/{self._progress.clients})"
             )
         for note in event.get("notes", []):

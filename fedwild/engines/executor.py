@@ -16,12 +16,13 @@ import torch
 
 from fedwild.aggregation.private import clip_model
 from fedwild.contract import Client, Method, Phase, Predictor, Rng, Server, Step, Task
-from fedwild.contract.engine import Answer, Job
+from fedwild.contract.engine import SECURE_KINDS, Answer, Job
 from fedwild.contract.schedule import plan_of
 from fedwild.core.errors import BadReply
 from fedwild.core.payload import Payload
 from fedwild.core.storage import make_folder
 from fedwild.data import Dataset, DataSettings, Samples, Split, samples_of
+from fedwild.engines.secret_files import read_secrets, write_secrets
 from fedwild.evaluation.inference import predict
 from fedwild.evaluation.outcomes import outcome_of, report_of
 from fedwild.openset.sketch import sketch_scores, to_payload
@@ -37,6 +38,8 @@ class Done:
     reply: bytes = b""
     state: bytes | None = None
     """The client's durable state, if the job changed it."""
+    secrets: bytes | None = None
+    """The client's secrets of a secure sum, if the job changed them; empty if they are to be deleted."""
     notes: list[str] = field(default_factory=list)
     error: str | None = None
     traceback: str | None = None
@@ -75,34 +78,53 @@ class Executor:
         try:
             payload = self._read(job.payload)
             state = None if job.state is None else self.kept(job)
+            kept = self.secrets_of(job)
         except (OSError, BadReply) as error:
             return Answer(job, error=str(error), disk_failed=True)
-        done = self.answer(job, payload, state)
+        done = self.answer(job, payload, state, kept)
         seconds = time.perf_counter() - begin
         if done.error is not None:
             return Answer(job, error=done.error, traceback=done.traceback, seconds=seconds)
         try:
+            self.keep_secrets(done.secrets, job)
             version = job.state if done.state is None else self.keep(done.state, job)
             path, offset = self._post(done.reply, job)
         except OSError as error:
             return Answer(job, error=str(error), disk_failed=True)
         return Answer(job, path, offset, len(done.reply), time.perf_counter() - begin, version, done.notes)
 
-    def answer(self, job: Job, payload: Payload, state: Payload | None) -> Done:
-        """Do a job on what it was given, without reading any file."""
+    def answer(self, job: Job, payload: Payload, state: Payload | None, kept: bytes | None = None) -> Done:
+        """Do a job on what it was given, without reading any file; `kept` are secrets of a secure sum."""
         try:
             client = self.client(job, state) if job.client is not None else None
             before = state_bytes(client)
-            reply = self._work(job, payload, client).encode()
-            after = state_bytes(client)
+            if job.kind in SECURE_KINDS:
+                reply, kept = self._secure_step(job, payload, client, kept)
+                # Notes could tell what the masks hide.
+                notes: list[str] = []
+            else:
+                reply, kept = self._work(job, payload, client), None
+                notes = client.notes if client else []
+            data, after = reply.encode(), state_bytes(client)
         except Exception as error:
             return Done(error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
-        return Done(reply, None if after == before else after, client.notes if client else [])
+        return Done(data, None if after == before else after, kept, notes)
+
+    def _secure_step(
+        self, job: Job, payload: Payload, client: Client | None, kept: bytes | None
+    ) -> tuple[Payload, bytes]:
+        """Return the reply to a step of a secure sum, and the secrets to keep."""
+        # Only runs with secure sums need the package cryptography.
+        from fedwild.engines.secure_jobs import take_step
+
+        assert client is not None
+        rng, phase = self._rng(job), self._phase(job.step)
+        with rng.seeded("layers"):
+            return take_step(job, payload, kept, phase, lambda request: self._local(phase, request, client, rng))
 
     def _work(self, job: Job, payload: Payload, client: Client | None) -> Payload:
         """Return the reply to a job; it draws only from the random stream of the job."""
-        seed = secrets.randbits(63) if self.privacy.seed == "secret" and job.kind == "local" else self.seed
-        rng = Rng(seed).child(job.step.phase, job.step.round, "client", job.client or "")
+        rng = self._rng(job)
         with rng.seeded("layers"):
             if job.kind == "local":
                 assert client is not None
@@ -119,6 +141,12 @@ class Executor:
             reply = Payload({"logits": answers.logits, "unknown": answers.unknown})
             reply.add("details", answers.details)
             return reply
+
+    def _rng(self, job: Job) -> Rng:
+        """Return the random stream of a job."""
+        trains = job.kind in ("local", "masked")
+        seed = secrets.randbits(63) if self.privacy.seed == "secret" and trains else self.seed
+        return Rng(seed).child(job.step.phase, job.step.round, "client", job.client or "")
 
     def _phase(self, step: Step) -> Phase:
         """Return the phase that a round belongs to."""
@@ -204,6 +232,16 @@ class Executor:
         make_folder(path.parent)
         Payload.decode(state).write(path)
         return job.step.index
+
+    def secrets_of(self, job: Job) -> bytes | None:
+        """Return the client's secrets of a secure sum, if the job is a step of one."""
+        is_step = job.kind in SECURE_KINDS and job.client is not None
+        return read_secrets(self.spool, str(job.client)) if is_step else None
+
+    def keep_secrets(self, changed: bytes | None, job: Job) -> None:
+        """Write the client's secrets before its answer leaves; delete them if they are empty."""
+        if changed is not None and job.client is not None:
+            write_secrets(self.spool, job.client, changed)
 
     def _read(self, path: str) -> Payload:
         """Return the payload of a file. The last one is cached, since most clients of a round get the same."""

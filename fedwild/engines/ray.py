@@ -52,6 +52,7 @@ class Call:
     job: Job
     payload: ray.ObjectRef
     state: np.ndarray | None
+    secrets: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Result:
     seconds: float = 0.0
     reply: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
     state: np.ndarray | None = None
+    secrets: bytes | None = None
     notes: list[str] = field(default_factory=list)
     error: str | None = None
     traceback: str | None = None
@@ -90,12 +92,11 @@ class ClientActor:
             kept = None if call.state is None else decode(call.state, sealed=True)
         except BadReply as error:
             return Result(error=str(error), damaged=True)
-        done = self._executor.answer(job, self._payload[1], kept)
+        done = self._executor.answer(job, self._payload[1], kept, call.secrets)
         changed = None if done.state is None else np.frombuffer(done.state, np.uint8)
         seconds = time.perf_counter() - begin
-        return Result(
-            seconds, np.frombuffer(done.reply, np.uint8), changed, list(done.notes), done.error, done.traceback
-        )
+        reply = np.frombuffer(done.reply, np.uint8)
+        return Result(seconds, reply, changed, done.secrets, list(done.notes), done.error, done.traceback)
 
 
 @dataclass(eq=False)
@@ -161,7 +162,7 @@ class RayEngine(WorkerPool[ActorWorker]):
         if job.state is not None:
             assert job.client is not None
             state = np.fromfile(state_file(self._executor.states, job.client, job.state), np.uint8)
-        return Call(job, self._payloads[job.payload], state)
+        return Call(job, self._payloads[job.payload], state, self._executor.secrets_of(job))
 
     def wait(self, workers: Sequence[ActorWorker]) -> Sequence[ActorWorker]:
         # An actor answers in order.
@@ -197,6 +198,7 @@ class RayEngine(WorkerPool[ActorWorker]):
             )
         begin = time.perf_counter()
         try:
+            self._executor.keep_secrets(result.secrets, job)
             version = job.state if result.state is None else self._executor.keep(result.state.tobytes(), job)
             with open(self._executor.spool / f"up-{job.step.index}-{job.kind}-ray", "ab") as file:
                 offset = file.tell()

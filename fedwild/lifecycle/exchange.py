@@ -37,6 +37,10 @@ class Collected:
     losses: dict[str, float] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
     """Why the other answers were rejected."""
+    summed: Payload | None = None
+    """With secure sums: the one reply that stands for all accepted ones."""
+    problem: str | None = None
+    """Why the replies must not be merged, if so."""
 
     @property
     def by_size(self) -> list[str]:

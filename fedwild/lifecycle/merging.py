@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
-from fedwild.contract import Payload, Phase, Replies, Server
+from fedwild.contract import EVERYONE, Payload, Phase, Replies, Server
 
 MAX_SINGLE = 32
 """A failing merge is tried again without each of this many replies, those with the largest updates first."""
@@ -39,12 +39,12 @@ def merge_replies(server: Server, phase: Phase, readers: Readers, by_size: Seque
     If the merge of all replies fails, it is tried without each single reply and then without more and more of the
     largest ones.
     """
-    merged, problem = attempt(server, phase, readers)
+    merged, problem = attempt(server, phase, Replies(readers))
     if merged is not None:
         return Merged(merged)
     for rejected in subsets(by_size):
         kept = {name: read for name, read in readers.items() if name not in rejected}
-        merged, _ = attempt(server, phase, kept)
+        merged, _ = attempt(server, phase, Replies(kept))
         if merged is not None:
             return Merged(merged, rejected, problem)
     return Merged(server, (), problem, failed=True)
@@ -60,11 +60,20 @@ def subsets(by_size: Sequence[str]) -> Iterator[tuple[str, ...]]:
         count *= 2
 
 
-def attempt(server: Server, phase: Phase, readers: Readers) -> tuple[Server | None, str | None]:
+def merge_sum(server: Server, phase: Phase, combined: Payload, clients: Iterable[str], problem: str | None) -> Merged:
+    """Merge the combined reply of a secure sum over these clients, unless there is a problem with it."""
+    if problem is None:
+        merged, problem = attempt(server, phase, Replies({EVERYONE: lambda: combined}, list(clients)))
+        if merged is not None:
+            return Merged(merged)
+    return Merged(server, (), problem, failed=True)
+
+
+def attempt(server: Server, phase: Phase, replies: Replies) -> tuple[Server | None, str | None]:
     """Return the server after merging these replies, or the reason why the merge is not valid."""
     changed = copy_server(server)
     try:
-        phase.merge(changed, Replies(readers))
+        phase.merge(changed, replies)
     except OSError:
         # The disk failed, not the merge.
         raise

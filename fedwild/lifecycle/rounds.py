@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedwild.contract import Payload, Phase, Rng, Server, Step
 from fedwild.contract.schedule import phase_lengths, plan_of
@@ -17,12 +17,16 @@ from fedwild.evaluation.examiner import Evaluation, Examiner
 from fedwild.lifecycle.exchange import Collected, Exchange
 from fedwild.lifecycle.first_server import first_server, public_samples, starting_notes
 from fedwild.lifecycle.ledger import Ledger
-from fedwild.lifecycle.merging import merge_replies
+from fedwild.lifecycle.merging import merge_replies, merge_sum
 from fedwild.lifecycle.presence import Attendance
 from fedwild.lifecycle.privacy import Privacy
 from fedwild.runs.events import EventLog, Listener, check_log, ignore_event
 from fedwild.runs.experiment import Experiment
 from fedwild.runs.folder import RunFolder
+from fedwild.runs.protection import is_protected, protection_notes
+
+if TYPE_CHECKING:
+    from fedwild.lifecycle.secure_exchange import SecureExchange
 
 
 class Federation:
@@ -71,10 +75,22 @@ class Federation:
             config = self.experiment.config
             limits = config.engine.max_reply_mb * 1e6, self._privacy.max_update(config.federation.max_update)
             self._exchange = Exchange(self._engine, self._spool, self._log, *limits)
+            self._secure = self._secure_exchange()
             server, ledger = self._restore()
             for step, phase in self._plan[ledger.next_index - self._first :]:
                 server = self._step(server, ledger, step, phase)
             return self._finish(server, ledger)
+
+    def _secure_exchange(self) -> SecureExchange | None:
+        """Return the exchange of rounds with secure sums, if the run has any."""
+        config = self.experiment.config
+        if config.federation.secure == "no":
+            return None
+        # Only these runs need the package cryptography.
+        from fedwild.lifecycle.secure_exchange import SecureExchange
+
+        limit = config.engine.max_reply_mb * 1e6
+        return SecureExchange(self._engine, self._spool, self._log, limit, config.federation, self.folder.path)
 
     def _executor(self, spool: Path) -> Executor:
         e = self.experiment
@@ -100,7 +116,9 @@ class Federation:
             phases=phase_lengths(self._steps[ledger.next_index - self._first :]),
         )
         found = (*problems, *self._log_problems(ledger))
-        for text in (*found, *self.experiment.notes, *starting_notes(server), *self._privacy.notes(server)):
+        protection = protection_notes(self.experiment.method, self.experiment.config.federation.secure)
+        notes = (*starting_notes(server), *protection, *self._privacy.notes(server))
+        for text in (*found, *self.experiment.notes, *notes):
             self._log.write("note", text=text)
         return server, ledger
 
@@ -139,7 +157,8 @@ class Federation:
         self._log.write("round-start", phase=step.phase, round=step.round, index=step.index, clients=len(chosen))
         # Large clients first, so that no worker is left with one at the end.
         ordered = sorted(chosen, key=lambda name: (-self._attendance.loads[name], name))
-        collected = self._exchange.run(server, ledger, phase, ordered)
+        secure = self._secure if chosen and is_protected(phase, federation.secure) else None
+        collected = (secure or self._exchange).run(server, ledger, phase, ordered)
         self._require(phase, collected, min(federation.min_clients, len(chosen)), len(chosen), step)
         self._log.announce("merging", index=step.index)
         server = self._merge(server, phase, collected)
@@ -177,8 +196,12 @@ class Federation:
 
     def _merge(self, server: Server, phase: Phase, collected: Collected) -> Server:
         """Merge the accepted replies and return the changed server. A merge that fails costs replies or the round."""
-        readers, step = self._privacy.protect(server, collected.accepted), server.step
-        merged = merge_replies(server, phase, readers, [name for name in collected.by_size if name in readers])
+        step = server.step
+        if collected.summed is None:
+            readers = self._privacy.protect(server, collected.accepted)
+            merged = merge_replies(server, phase, readers, [name for name in collected.by_size if name in readers])
+        else:
+            merged = merge_sum(server, phase, collected.summed, collected.accepted, collected.problem)
         for name in merged.rejected:
             self._exchange.reject(server, collected, name, f"its reply makes the merge fail: {merged.problem}")
         if merged.failed and phase.rounds == 1:

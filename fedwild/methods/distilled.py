@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from fedwild.contract import Answering, Draw, Phase, Replies, Server, Settings, Traits, weights_of
+from fedwild.contract.sums import Summable, Sums
 from fedwild.methods.one_shot import OneShot
 from fedwild.openset.predictors import ScoredModel
 from fedwild.training.distillation import distil
@@ -26,7 +27,7 @@ class DistilledParams(Settings):
     distil_lr: float = Field(1e-3, gt=0, description="learning rate of Adam at the server")
 
 
-class Distil(Phase):
+class Distil(Summable, Phase):
     """One round in which only the server works: a student learns the ensemble's votes."""
 
     def __init__(self, method: Distilled) -> None:
@@ -35,6 +36,9 @@ class Distil(Phase):
 
     def who(self, server: Server, present: Sequence[str], draw: Draw) -> Sequence[str]:
         return []
+
+    def sums(self) -> Sums:
+        return Sums()  # clients send nothing
 
     def merge(self, server: Server, replies: Replies) -> None:
         assert server.public is not None

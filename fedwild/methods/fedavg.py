@@ -11,16 +11,17 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from fedwild.aggregation import Aggregation, by_samples
-from fedwild.contract import Answering, Client, Groups, Method, Payload, Phase, Replies, Reply, Rng, Server, Traits
+from fedwild.aggregation import Aggregation
+from fedwild.contract import Answering, Client, Groups, Method, Payload, Phase, Replies, Rng, Server, Traits
 from fedwild.contract.initial import initial_weights
+from fedwild.contract.sums import Summable, Sums
 from fedwild.methods.registry import METHODS
 from fedwild.models import Network
 from fedwild.openset import FITTED, FitScore, Score, ScoredModel
 from fedwild.training import ClientCorrection, Correction, Descent, LocalTraining, Objective, Protected, train
 
 
-class AveragingRounds(Protected, Phase):
+class AveragingRounds(Summable, Protected, Phase):
     """Rounds of local training and averaging, which other methods refine."""
 
     protects = ("client", "sample")
@@ -51,8 +52,8 @@ class AveragingRounds(Protected, Phase):
         spec = server.task.spec(self.method.outputs(len(server.classes)), self.method.bias)
         return {"model": spec, **self.correction.expects(server)}
 
-    def weigh(self, reply: Reply) -> float:
-        return by_samples(reply)
+    def sums(self) -> Sums:
+        return self.method.aggregation.sums("model") + self.correction.sums()
 
     def merge(self, server: Server, replies: Replies) -> None:
         self.method.aggregation.update(server, replies, "model", self.weigh)

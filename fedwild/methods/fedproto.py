@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from fedwild.contract import Answering, Client, Groups, Prediction, Predictor, Replies, Server, Traits, initial_weights
 from fedwild.contract.initial import HEAD
+from fedwild.contract.sums import Sums
 from fedwild.contract.task import weights_of
 from fedwild.core.errors import BadReply, UserError
 from fedwild.core.payload import Payload
@@ -78,6 +79,21 @@ class PrototypeRounds(AveragingRounds):
         if min(counts) < 0 or sum(counts) != reply.info["samples"]:
             raise BadReply("the counts of the prototypes must not be negative and must sum to 'samples'")
 
+    def sums(self) -> Sums:
+        return Sums(totals=(PROTOTYPES,)) + self.correction.sums()
+
+    def summands(self, reply: Payload) -> Payload:
+        """Add for each class whether this client has it, since the merge counts such clients."""
+        mine = reply.group(PROTOTYPES)
+        summed = Payload(dict(reply.tensors), reply.info)
+        summed.add(PROTOTYPES, {"mean": mine["mean"].double(), "clients": (mine["count"] > 0).long()})
+        return summed
+
+    def summed_groups(self, server: Server) -> Groups:
+        groups = self.expects(server)
+        means, counts = groups[PROTOTYPES]["mean"], groups[PROTOTYPES]["count"]
+        return {**groups, PROTOTYPES: {"mean": means.double(), "count": counts, "clients": counts}}
+
     def merge(self, server: Server, replies: Replies) -> None:
         """P_c <- the plain mean over the clients that have class c; without such a client, P_c does not change."""
         spec = self.expects(server)[PROTOTYPES]
@@ -87,7 +103,7 @@ class PrototypeRounds(AveragingRounds):
             mine = reply.payload.group(PROTOTYPES)
             has = mine["count"] > 0
             sums[has] += mine["mean"][has]
-            clients += has
+            clients += mine.get("clients", has)
         means = (sums / clients.clamp_min(1)[:, None]).float()
         before = server.state.group(PROTOTYPES)
         if before:

@@ -91,6 +91,29 @@ def pool_statistics(statistics: Iterable[tuple[float, Mapping[str, Tensor]]]) ->
     return found
 
 
+def to_second_moments(statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return statistics in float64 with E[x^2] in place of variances, so that means over clients are meaningful."""
+    return {
+        name: value.double() + _mean_beside(statistics, name).double().square()
+        if name.endswith(".running_var")
+        else value.double()
+        for name, value in statistics.items()
+    }
+
+
+def from_second_moments(statistics: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Undo `to_second_moments`; rounding never makes a variance negative."""
+    return {
+        name: (value - _mean_beside(statistics, name).square()).clamp_min(0) if name.endswith(".running_var") else value
+        for name, value in statistics.items()
+    }
+
+
+def _mean_beside(statistics: Mapping[str, Tensor], variance: str) -> Tensor:
+    """Return the running mean of the layer that has this variance."""
+    return statistics[variance.removesuffix("var") + "mean"]
+
+
 @contextmanager
 def frozen_statistics(layers: Sequence[_BatchNorm]) -> Iterator[None]:
     """Let batch-norm use the statistics of batches without updating its running statistics."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from fedwild.contract import Client, Draw, Groups, Payload, Phase, Replies, Rng, Server
+from fedwild.contract.sums import Summable, Sums
 from fedwild.models import Network
 from fedwild.models.inference import INFERENCE_BATCH
 from fedwild.openset.scores import Score, Signals, signals_of
@@ -15,7 +16,7 @@ FITTED = "score"
 """The group of the server's state that holds what was fitted."""
 
 
-class FitScore(Phase):
+class FitScore(Summable, Phase):
     """One round after training in which every client present sends its sums."""
 
     def __init__(self, score: Score, outputs: Callable[[int], int], bias: bool = True) -> None:
@@ -54,6 +55,9 @@ class FitScore(Phase):
         classes = len(server.classes)
         model = server.task.network(server.state.group("model"), self.outputs(classes), self.bias, slot="fit").eval()
         return {"sums": self.score.sums(*self.empty(model, server.task.input_shape, classes))}
+
+    def sums(self) -> Sums:
+        return Sums(totals=("sums",))
 
     def merge(self, server: Server, replies: Replies) -> None:
         total: dict[str, torch.Tensor] = {}

@@ -22,6 +22,7 @@ from fedwild.models import MODELS
 from fedwild.openset.fitting import FitScore
 from fedwild.runs.components import KINDS, Part, default_parts, read_part, starting_methods
 from fedwild.runs.privacy import check_method
+from fedwild.runs.protection import check_protection
 from fedwild.runs.settings import EngineSettings, EvaluationSettings, FederationSettings, PrivacySettings
 
 SECTIONS = ("data", "partition", "federation", "model", "method", *KINDS, "privacy", "evaluation", "engine")
@@ -107,6 +108,7 @@ class Config:
             )
         method.check(None, self.federation.start_from)
         check_method(method, self.privacy.level)
+        check_protection(method, self.federation.secure, self.privacy.level)
         return method
 
 

@@ -24,6 +24,17 @@ class FederationSettings(Settings):
         default_factory=dict,
         description="client name = the round (from 0) or the phase in which it arrives",
     )
+    secure: Literal["no", "required", "where-possible"] = Field(
+        "no",
+        description="secure sums: the server learns sums over clients, no single reply; required rejects methods that "
+        "need single replies",
+    )
+    secure_threshold: float = Field(
+        2 / 3, gt=0.5, le=1, description="share of a round's clients that must stay until its secure sum is complete"
+    )
+    secure_range: float = Field(
+        16384, gt=0, le=2.0**30, description="largest absolute weight, or value per sample, that secure sums can add"
+    )
     start_from: str | None = Field(
         None, min_length=1, description="folder of a finished run, whose global model is the initial model of this run"
     )

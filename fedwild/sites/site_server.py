@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from fedwild.contract import Step, Task
-from fedwild.contract.engine import Job
+from fedwild.contract.engine import SECURE_KINDS, Job
 from fedwild.core.errors import BadReply, UserError
 from fedwild.core.payload import Payload
 from fedwild.core.settings import validate
@@ -152,10 +152,12 @@ class SiteServer:
         executor = self.executor(request.head["setup"], self.folder / "runs" / run)
         state = None if job.state is None else self._state(executor, job)
         self.notify(f"round {job.step.index + 1} ({job.step.phase}): {ACTIVITIES[job.kind]}")
-        done = executor.answer(job, Payload.decode(request.body), state)
+        done = executor.answer(job, Payload.decode(request.body), state, executor.secrets_of(job))
         if done.error is not None:
             self.notify(f"failed: {done.error}\n{done.traceback}")
             return Envelope({"kind": "answer", "error": redact(done.error), **seconds_since(begin)})
+        # Any other job means that the round of a secure sum is over.
+        executor.keep_secrets(done.secrets if job.kind in SECURE_KINDS else b"", job)
         version = job.state if done.state is None else executor.keep(done.state, job)
         prune_states(executor.states, self.name, job)
         notes = [redact(note) for note in done.notes]
@@ -195,6 +197,10 @@ ACTIVITIES = {
     "validate": "scoring validation samples",
     "measure": "measuring",
     "test": "measuring",
+    "advertise": "agreeing on keys for a secure sum",
+    "share": "sharing keys for a secure sum",
+    "masked": "training; the reply is masked",
+    "unmask": "helping to unmask the sum",
 }
 
 

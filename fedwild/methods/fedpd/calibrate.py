@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedwild.contract import Client, Groups, Payload, Phase, Replies, Rng, Server
-from fedwild.models.norms import measure_statistics, norm_keys, pool_statistics, statistics_keys
+from fedwild.contract.sums import NotSummable, Summable, Sums
+from fedwild.models.norms import (
+    from_second_moments,
+    measure_statistics,
+    norm_keys,
+    pool_statistics,
+    statistics_keys,
+    to_second_moments,
+)
 
 if TYPE_CHECKING:
     from fedwild.methods.fedpd.method import FedPD
@@ -13,7 +21,7 @@ if TYPE_CHECKING:
 BATCH_SIZE = 64
 
 
-class Calibrate(Phase):
+class Calibrate(Summable, Phase):
     """Clients measure the statistics of their batch-norm layers; the server keeps them or pools them."""
 
     def __init__(self, name: str, rounds: int, method: FedPD) -> None:
@@ -39,6 +47,21 @@ class Calibrate(Phase):
     def expects(self, server: Server) -> Groups:
         spec = server.task.spec(self.method.outputs(len(server.classes)), self.method.bias)
         return {"statistics": {name: spec[name] for name in statistics_keys(spec)}}
+
+    def sums(self) -> Sums:
+        if self.method.params.norms != "merged":
+            raise NotSummable("clients may get their own batch-norm; set method.norms = 'merged'")
+        return Sums(means=("statistics",))
+
+    def summands(self, reply: Payload) -> Payload:
+        return Payload.of(reply.info, statistics=to_second_moments(reply.group("statistics")))
+
+    def summed_groups(self, server: Server) -> Groups:
+        spec = self.expects(server)["statistics"]
+        return {"statistics": {name: tensor.double() for name, tensor in spec.items()}}
+
+    def from_sums(self, combined: Payload) -> Payload:
+        return Payload.of(combined.info, statistics=from_second_moments(combined.group("statistics")))
 
     def merge(self, server: Server, replies: Replies) -> None:
         found = ((reply, reply.payload.group("statistics")) for reply in replies if reply.samples)

@@ -135,7 +135,7 @@ class History:
             cost.rounds += 1
             cost.training_seconds += row.seconds
             cost.evaluation_seconds += row.evaluation_seconds
-        for event in self.of("client", "client-failed"):
+        for event in self.of("client", "client-failed", "secure-sum"):
             if event["index"] < self.first_index:
                 continue
             cost = costs.setdefault(str(event.get("phase")), PhaseCost())

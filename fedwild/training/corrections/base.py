@@ -7,6 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedwild.contract import Client, Groups, Payload, Replies, Server
+from fedwild.contract.sums import NotSummable, Sums
 from fedwild.core.component import Component
 from fedwild.core.registry import Registry
 from fedwild.models import Network
@@ -47,6 +48,12 @@ class Correction(Component):
     def at_client(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:
         """Return the correction at one client, before its first step."""
         return ClientCorrection()
+
+    def sums(self) -> Sums:
+        """Return what `merge` adds over clients, for secure sums."""
+        if type(self).merge is not Correction.merge:
+            raise NotSummable(f"correction {self.name!r} needs the replies of single clients")
+        return Sums()
 
     def merge(self, server: Server, replies: Replies) -> None:
         """Fold what `after_training` sent into the server's state."""

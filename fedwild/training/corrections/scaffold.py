@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedwild.aggregation.means import weighted_mean
 from fedwild.contract import Client, Groups, Payload, Replies, Rng, Server, Settings, Task
+from fedwild.contract.sums import Sums
 from fedwild.models import Network
 from fedwild.training.corrections.base import CORRECTIONS, ClientCorrection, Correction
 
@@ -68,6 +69,9 @@ class Scaffold(Correction):
             return ClientCorrection()
         parameters = {name: model.get_parameter(name) for name in names}
         return Control(parameters, payload.group(CONTROL), client.state, self.params.strength)
+
+    def sums(self) -> Sums:
+        return Sums(plain_means=(CHANGE,)) if self.params.strength else Sums()
 
     def merge(self, server: Server, replies: Replies) -> None:
         """c <- c + 1/N sum_k (c_k+ - c_k) over the replies, N being all clients: c stays the mean of all c_k."""
