@@ -136,8 +136,7 @@ def start_proxy(
     command = [sys.executable, "-m", "fedwild.sites.proxy", "--socket", str(bound.fileno())]
     command += ["--superlink", f"{scheme}://127.0.0.1:{inner}"]
     if certificates is not None:
-        command += ["--certificate", str(certificates / "server.pem"), "--key", str(certificates / "server.key")]
-        command += ["--authority", str(certificates / "ca.pem")]
+        command += ["--certificates", str(certificates)]
     child = Child(command, home / "proxy.log", home, [bound.fileno()])
     cleanup.callback(child.stop)
     host, port = bound.getsockname()[:2]
