@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fedwild.core.errors import BadReply
+from fedwild.core.header import MAX_HEADER_BYTES, UNIQUE_KEYS, TensorEntry, read_header
 from fedwild.core.seal import DIGEST, digest_of
 from fedwild.core.storage import open_regular, write_atomically
 
@@ -41,7 +42,6 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _ALIGN = 8
 
 # Far above any valid payload: a malicious one must not cost more memory than its bytes.
-MAX_HEADER_BYTES = 64_000_000
 MAX_INFO_BYTES = 4_000_000
 MAX_DIMENSIONS = 8
 MAX_UNCHECKED_BYTES = 100_000_000
@@ -107,53 +107,47 @@ class Payload:
     def encode(self, sealed: bool = False) -> bytes:
         """Return safetensors bytes; equal payloads give equal bytes. Sealed bytes contain their digest."""
         info = json.dumps(self.info, sort_keys=True)
-        header: dict[str, Any] = {"__metadata__": {"fedwild": info}}
+        metadata, entries = {"fedwild": info}, dict[str, TensorEntry]()
         offset = 0
         parts: dict[str, memoryview] = {}
         # The format requires wide types first, so that every tensor is aligned.
         for name in sorted(self.tensors, key=lambda name: (-self.tensors[name].element_size(), name)):
             tensor = self.tensors[name].detach().to("cpu").contiguous()
-            header[name] = {
-                "dtype": _NAMES[tensor.dtype],
-                "shape": list(tensor.shape),
-                "data_offsets": [offset, offset + tensor.nbytes],
-            }
+            entries[name] = TensorEntry(_NAMES[tensor.dtype], list(tensor.shape), offset, offset + tensor.nbytes)
             offset += tensor.nbytes
             # NumPy's empty arrays have strides that torch cannot view as bytes.
             if tensor.nbytes:
                 parts[name] = tensor.reshape(-1).view(torch.uint8).numpy().data
         if sealed:
-            header["__metadata__"][DIGEST] = _digest(info, header, parts)
+            metadata[DIGEST] = _digest(info, entries, parts)
+        header = {"__metadata__": metadata, **{name: entry.to_json() for name, entry in entries.items()}}
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % _ALIGN)
         return b"".join([struct.pack("<Q", len(text)), text, *parts.values()])
 
     @classmethod
-    def decode(cls, data: bytes | bytearray, sealed: bool = False) -> Payload:
+    def decode(cls, data: bytes | bytearray, sealed: bool = False, max_header_bytes: int = MAX_HEADER_BYTES) -> Payload:
         """Return the payload in `data`; raise `BadReply` unless `data` is exactly one valid payload.
 
         `sealed` requires a digest that matches. The tensors share memory with `data`, or with a copy of it if it is
         immutable.
         """
         buffer = data if isinstance(data, bytearray) else bytearray(data)
-        header, start = _read_header(buffer)
-        metadata = header.pop("__metadata__", {})
+        entries, metadata, start = read_header(buffer, max_header_bytes)
+        text = metadata.get("fedwild", "{}")
+        if len(text) > MAX_INFO_BYTES:
+            raise BadReply(f"the JSON part of the payload is too long ({len(text)} bytes)")
         try:
-            text = metadata.get("fedwild", "{}")
-            if len(text) > MAX_INFO_BYTES:
-                raise BadReply(f"the JSON part of the payload is too long ({len(text)} bytes)")
-            info = json.loads(text)
-        except (AttributeError, TypeError, ValueError, RecursionError) as error:
+            info = UNIQUE_KEYS.decode(text)
+        except (ValueError, RecursionError) as error:
             raise BadReply("the JSON part of the payload is invalid") from error
         if not isinstance(info, dict):
             raise BadReply("the JSON part of the payload is not an object")
-        tensors = dict(_read_tensors(buffer, header, start))
+        tensors = dict(_read_tensors(buffer, entries, start))
         if sealed:
-            parts = {
-                name: memoryview(buffer)[slice(*(start + offset for offset in header[name]["data_offsets"]))]
-                for name in tensors
-            }
-            if metadata.get(DIGEST) != _digest(text, header, parts):
+            whole = memoryview(buffer)
+            parts = {name: whole[start + entry.begin : start + entry.end] for name, entry in entries.items()}
+            if metadata.get(DIGEST) != _digest(text, entries, parts):
                 raise BadReply("its content does not match its digest")
         return cls(tensors, info)
 
@@ -175,7 +169,8 @@ class Payload:
                 _check_size(file, size)
             data = bytearray(size)
             file.readinto(data)
-        return cls.decode(data, sealed)
+        # A checkpoint may hold the tensors of many clients. Its own size bounds its header.
+        return cls.decode(data, sealed, len(data))
 
 
 def check_finite(payload: Payload) -> None:
@@ -205,52 +200,29 @@ def check_like(tensors: Mapping[str, Tensor], spec: Mapping[str, Tensor], what: 
             )
 
 
-def _digest(info: str, header: Mapping[str, Any], parts: Mapping[str, memoryview]) -> str:
+def _digest(info: str, entries: Mapping[str, TensorEntry], parts: Mapping[str, memoryview]) -> str:
     """Return the digest of a payload: its JSON part, then names, types and shapes, then the bytes, by name."""
-    names = sorted(name for name in header if name != "__metadata__")
-    described = [info, [[name, header[name]["dtype"], header[name]["shape"]] for name in names]]
+    names = sorted(entries)
+    described = [info, [[name, entries[name].dtype, entries[name].shape] for name in names]]
     return digest_of([json.dumps(described).encode(), *(parts[name] for name in names if name in parts)])
 
 
 def _check_size(file: BufferedReader, size: int) -> None:
     """Reject a file that does not have the size that its header describes, and go back to its start."""
     (length,) = struct.unpack("<Q", file.read(8))
-    header, start = _read_header(bytearray(struct.pack("<Q", length) + file.read(min(length, MAX_HEADER_BYTES))))
-    try:
-        ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise BadReply("payload header does not describe tensors") from error
-    if start + max(ends, default=0) != size:
-        raise BadReply(f"payload has {size} bytes, its header describes {start + max(ends, default=0)}")
+    entries, _, start = read_header(bytearray(struct.pack("<Q", length) + file.read(min(length, size))), size)
+    described = start + max((entry.end for entry in entries.values()), default=0)
+    if described != size:
+        raise BadReply(f"payload has {size} bytes, its header describes {described}")
     file.seek(0)
 
 
-def _read_header(buffer: bytearray) -> tuple[dict[str, Any], int]:
-    """Return the JSON header and the offset of the first tensor."""
-    if len(buffer) < 8:
-        raise BadReply(f"payload of {len(buffer)} bytes is too short: it has no header")
-    (length,) = struct.unpack("<Q", buffer[:8])
-    if length > len(buffer) - 8:
-        raise BadReply("payload is truncated: its header is incomplete")
-    if length > MAX_HEADER_BYTES:
-        raise BadReply(f"payload header of {length} bytes is too long")
-    try:
-        header = json.loads(bytes(buffer[8 : 8 + length]))
-    except (ValueError, RecursionError) as error:
-        raise BadReply("payload header is not JSON") from error
-    if not isinstance(header, dict):
-        raise BadReply("payload header is not a JSON object")
-    return header, 8 + length
-
-
-def _read_tensors(buffer: bytearray, header: dict[str, Any], start: int) -> Iterator[tuple[str, Tensor]]:
+def _read_tensors(buffer: bytearray, entries: Mapping[str, TensorEntry], start: int) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors that a header describes; they must fill the rest of the buffer without gap or overlap."""
     position = start
     try:
-        for name, entry in sorted(header.items(), key=lambda entry: tuple(entry[1]["data_offsets"])):
-            dtype = _DTYPES[entry["dtype"]]
-            shape = [int(side) for side in entry["shape"]]
-            begin, end = entry["data_offsets"]
+        for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
+            dtype, shape, begin, end = _DTYPES[entry.dtype], entry.shape, entry.begin, entry.end
             if len(shape) > MAX_DIMENSIONS or max(shape, default=0) > len(buffer):
                 raise BadReply(f"tensor {name!r} has an impossible shape")
             count = math.prod(shape)
@@ -263,7 +235,7 @@ def _read_tensors(buffer: bytearray, header: dict[str, Any], start: int) -> Iter
                 yield name, torch.frombuffer(buffer, dtype=dtype, count=count, offset=start + begin).view(shape)
             else:
                 yield name, torch.empty(shape, dtype=dtype)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
+    except (KeyError, ValueError, OverflowError, RuntimeError) as error:
         raise BadReply("payload header does not describe tensors") from error
     if position != len(buffer):
         raise BadReply("payload has bytes after its last tensor")

@@ -9,19 +9,36 @@ from pathlib import Path
 from typing import Any
 
 from fedwild.core.errors import UserError
+from fedwild.core.files import check_regular
 from fedwild.core.layers import Table
+
+MAX_BYTES = 10_000_000
+"""The maximum size of a config file."""
 
 
 def read_toml(path: Path) -> Table:
     """Return the tables of a config file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        check_regular(path, f"config file {str(path)!r}", MAX_BYTES)
+        return parse_toml(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise UserError(f"config file {str(path)!r} does not exist.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"config file {str(path)!r} cannot be read: {error}.") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise UserError(f"config file {str(path)!r} is not valid TOML: {error}.") from None
+
+
+def parse_toml(text: str) -> Table:
+    """Return the tables of a text. Raises `ValueError` for whatever is not TOML, or too large to read."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except RecursionError:
+        raise ValueError("lists or tables are nested too deeply") from None
+    except ValueError:
+        raise ValueError("a number has too many digits") from None
 
 
 def dump_toml(table: Mapping[str, Any]) -> str:

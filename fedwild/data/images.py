@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fedwild.core.errors import UserError
+from fedwild.core.memory import check_allocation
 
 _CHUNK = 2048  # samples converted at a time, to keep float copies small
+_MAX_CHUNK_VALUES = 1 << 26  # values converted at a time, whatever the size of a sample
 
 
 def to_stored(array: np.ndarray, what: str) -> Tensor:
@@ -42,14 +46,22 @@ def convert(x: Tensor, size: int | None, channels: int | None) -> Tensor:
     if has_channels and has_size:
         return x
     sides = x.shape[2:] if size is None else (size,) * (x.dim() - 2)
-    out = torch.empty((len(x), channels or x.shape[1], *sides), dtype=x.dtype)
-    for start in range(0, len(x), _CHUNK):
-        chunk = x[start : start + _CHUNK]
+    shape = (len(x), channels or x.shape[1], *sides)
+    check_allocation(
+        math.prod(shape) * x.element_size(),
+        f"data.size = {size} for {len(x)} images",
+        "decrease data.size or use fewer samples (data.train_samples, data.test_samples)",
+    )
+    out = torch.empty(shape, dtype=x.dtype)
+    largest = max(math.prod(shape[1:]), math.prod(x.shape[1:]))
+    step = max(1, min(_CHUNK, _MAX_CHUNK_VALUES // largest))
+    for start in range(0, len(x), step):
+        chunk = x[start : start + step]
         if channels == 1 and chunk.shape[1] == 3:
             chunk = grey(chunk)
         if not has_size:
             chunk = resize(chunk, tuple(sides))
-        out[start : start + _CHUNK] = chunk  # broadcasts a grey chunk to three channels
+        out[start : start + step] = chunk  # broadcasts a grey chunk to three channels
     return out
 
 

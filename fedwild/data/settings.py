@@ -21,6 +21,8 @@ SITES = "sites"
 Names = Annotated[list[str], BeforeValidator(_as_names)]
 Count = Annotated[int, Field(ge=0, strict=True)]
 Positive = Annotated[int, Field(ge=1)]
+SomeNames = Annotated[list[str], BeforeValidator(_as_names), Field(min_length=1)]
+"""At least one name."""
 
 
 class NewcomerSettings(Settings):
@@ -29,10 +31,10 @@ class NewcomerSettings(Settings):
     name: str = Field(
         description="Its data: the path of an image folder, .npz or .csv, or the name of a data set.", min_length=1
     )
-    classes: Names | None = Field(
+    classes: SomeNames | None = Field(
         None, description="Use only these of its classes, under its own names (default: all)."
     )
-    domains: Names | None = Field(None, description="Use only these of its domains (default: all).")
+    domains: SomeNames | None = Field(None, description="Use only these of its domains (default: all).")
     labels: dict[str, str] = Field(
         default_factory=dict, description="Maps its own names of classes to those of the federation."
     )
@@ -56,7 +58,7 @@ class DataSettings(Settings):
         min_length=1,
         description="Test data of the coordinator (with `fedwild coordinate`): a path or the name of a data set.",
     )
-    domains: Names | None = Field(None, description="Use only these domains of the data (default: all).")
+    domains: SomeNames | None = Field(None, description="Use only these domains of the data (default: all).")
     newcomers: dict[str, NewcomerSettings] = Field(
         default_factory=dict,
         description="Clients with their own data, by name: tables with name, classes, labels and so on.",
@@ -96,7 +98,7 @@ class DataSettings(Settings):
     test_fraction: float = Field(
         0.2, gt=0, lt=1, description="Share of your own data that becomes test data if it has none (stratified)."
     )
-    size: Positive | None = Field(None, le=4096, description="Resize images to this many pixels per side (bilinear).")
+    size: Positive | None = Field(None, le=1024, description="Resize images to this many pixels per side (bilinear).")
     channels: Literal[1, 3] | None = Field(None, description="Convert images to greyscale (1) or colour (3).")
     mean: float | list[float] | None = Field(
         None, description="Subtracted from inputs in [0, 1]: one number or one per channel."

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedwild.core.errors import UserError
 from fedwild.data.images import grey, resize, to_stored
+from fedwild.data.npz import read_npy
 from fedwild.data.sources.image_files import read_images
 from fedwild.lifecycle.run import Run
 
@@ -43,7 +42,8 @@ def answer_files(run: Run, files: Sequence[Path], client: str | None = None) -> 
 def read_sample(file: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return one sample (1, *shape) as the run's data set stores it."""
     if not file.is_file():
-        raise UserError(f"image {str(file)!r} {'is a folder' if file.is_dir() else 'does not exist'}.")
+        kind = "is a folder" if file.is_dir() else "is not a regular file" if file.exists() else "does not exist"
+        raise UserError(f"image {str(file)!r} {kind}.")
     stored = read_array(file, shape) if file.suffix == ".npy" else read_images([file], None, None)
     if stored.dim() - 1 != len(shape):
         raise UserError(f"{str(file)!r} has shape {tuple(stored.shape[1:])}, the run was trained on {shape}.")
@@ -63,13 +63,7 @@ def read_sample(file: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tenso
 
 def read_array(file: Path, shape: tuple[int, ...]) -> Tensor:
     """Return the sample of a .npy file."""
-    try:
-        with file.open("rb") as stream:
-            array = np.load(stream, allow_pickle=False)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"{str(file)!r} cannot be read as a .npy array: {error}.") from None
-    if not isinstance(array, np.ndarray):
-        raise UserError(f"{str(file)!r} is an archive of arrays: give a .npy file with one sample.")
+    array = read_npy(file)
     # Three grey images look like one image with three channels, so channels that come first must match the run.
     several = array.ndim == len(shape) + 1 or (array.ndim == len(shape) == 3 and array.shape[0] == 3 != shape[0])
     if several and array.shape[-1] != 3:

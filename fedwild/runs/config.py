@@ -15,7 +15,8 @@ from fedwild.core.defaults import DEFAULT_METHOD
 from fedwild.core.errors import UserError
 from fedwild.core.layers import Table, merge
 from fedwild.core.settings import unknown_key, validate
-from fedwild.core.toml import dump_toml
+from fedwild.core.text import cut
+from fedwild.core.toml import dump_toml, parse_toml
 from fedwild.data import DataSettings, PartitionSettings, partition_settings
 from fedwild.methods import METHODS, demonstration
 from fedwild.models import MODELS
@@ -231,9 +232,11 @@ def parse_setting(text: str) -> Table:
     if not equals or not all(_keys(path)):
         raise UserError(f"--set {text!r} is not allowed: write section.key=value, such as method.lr=0.1.")
     try:
-        parsed = tomllib.loads(f"value = {raw}")
+        parsed = parse_toml(f"value = {raw}")
     except tomllib.TOMLDecodeError:
         parsed = {"value": raw.strip()}
+    except ValueError as error:
+        raise UserError(f"--set {cut(text, 100)!r} is not allowed: {error}.") from None
     if len(parsed) > 1:
         raise UserError(f"--set {text!r} is not allowed: it must be a single setting.")
     return nested(path, parsed["value"])

@@ -68,6 +68,7 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
         raise UserError(
             "engine.name = 'flower' is not allowed here: use `fedwild coordinate` for a run over real sites."
         )
+    is_new = split is None
     dataset, split, partition = load_and_split(config, split, progress)
     config = config.resolved(
         model=default_model(dataset.input_shape),
@@ -88,7 +89,8 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
     )
     # Loading one sample reveals errors in normalisation or augmentation.
     samples_of(dataset, np.zeros(1, dtype=np.int64), data=config.data)
-    return assembled(config, dataset, split, notes_on(config, dataset, split))
+    notes = notes_on(config, dataset, split) + (notes_on_sizes(config, dataset, split) if is_new else ())
+    return assembled(config, dataset, split, notes)
 
 
 def assembled(config: Config, dataset: Dataset, split: Split, notes: tuple[str, ...] = ()) -> Experiment:
@@ -140,6 +142,24 @@ def notes_on(config: Config, dataset: Dataset, split: Split) -> tuple[str, ...]:
         official = f"{entry.train} + {entry.test}"
         notes.append(f"{entry.name} has {here[0]} + {here[1]} samples here, the official set has {official}")
     return tuple(notes)
+
+
+def notes_on_sizes(config: Config, dataset: Dataset, split: Split) -> tuple[str, ...]:
+    """Return a note if there are too few samples for the partition's minimum."""
+    ids = [dataset.classes.index(name) for name in split.known]
+    known = np.isin(dataset.y_train.numpy(), ids)
+    sizes = [
+        len(client.train) + len(client.validation) + int(known[client.unlabelled].sum())
+        for client in split.clients
+        if client.name not in config.data.newcomers
+    ]
+    wanted = config.partition.params.get("min_samples", 0)
+    if min(sizes, default=wanted) >= wanted:
+        return ()
+    return (
+        f"partition.min_samples = {wanted} is not reached, because there are too few samples: one client has "
+        f"{min(sizes)} of {sum(sizes)}",
+    )
 
 
 def absolute_paths(name: str | list[str]) -> str | list[str]:

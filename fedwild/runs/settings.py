@@ -12,7 +12,9 @@ from fedwild.core.settings import Settings
 class FederationSettings(Settings):
     """Who takes part, and what the run starts from."""
 
-    clients: int | None = Field(None, ge=1, description="number of clients; by default 10, or as the data determines")
+    clients: int | None = Field(
+        None, ge=1, le=1_000_000, description="number of clients; by default 10, or as the data determines"
+    )
     participation: float = Field(1.0, gt=0, le=1, description="random share of the clients that takes part in a round")
     min_clients: int = Field(1, ge=1, description="a round fails if fewer clients reply")
     max_update: float = Field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,13 @@ def test_a_truncated_payload_is_rejected(length: int) -> None:
         Payload.decode(data[:length])
 
 
+ENTRY = '{"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}'
+
+
+def framed(header: bytes, body: bytes = b"") -> bytes:
+    return struct.pack("<Q", len(header)) + header + body
+
+
 def corrupted(change: dict[str, object], extra: bytes = b"") -> bytes:
     """One float32 tensor of shape (2,) whose header entry is changed."""
     entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **change}
@@ -114,6 +122,26 @@ def corrupted(change: dict[str, object], extra: bytes = b"") -> bytes:
         corrupted({"shape": [float("inf")]}),
         corrupted({"shape": [0, 2**62, 2**62], "data_offsets": [0, 0]}),
         corrupted({"shape": [1] * 50 + [2]}),
+        corrupted({"shape": [2.0]}),
+        corrupted({"shape": ["2"]}),
+        corrupted({"shape": [True, 2]}),
+        corrupted({"data_offsets": [0.0, 8.0]}),
+        corrupted({"data_offsets": [0, 8, 8]}),
+        corrupted({"dtype": ["F32"]}),
+        corrupted({"more": 1}),
+        framed(b'{"t": {"dtype": "F32", "shape": [2], "shape": [2], "data_offsets": [0, 8]}}', bytes(8)),
+        framed(f'{{"t": {ENTRY}, "t": {ENTRY}}}'.encode(), bytes(8)),
+        framed(f'{{"t":{ENTRY},"t":{ENTRY}}}'.replace(" ", "").encode(), bytes(8)),
+        framed(f'{{"t": {ENTRY}}}'.encode("utf-16"), bytes(8)),
+        framed(f'{{"t": {ENTRY}}}'.encode("utf-16-le"), bytes(8)),
+        framed(f'{{"t": {ENTRY}}}'.encode("utf-8-sig"), bytes(8)),
+        framed(f'{{"t": {ENTRY}}} {{}}'.encode(), bytes(8)),
+        framed(f'{{"t": {ENTRY},}}'.encode(), bytes(8)),
+        framed(f'{{"{"x" * 1001}": {ENTRY}}}'.encode(), bytes(8)),
+        framed(f'{{"\\ud800": {ENTRY}}}'.encode(), bytes(8)),
+        framed(b"{"),
+        framed(b'{"'),
+        framed(b'{"t":'),
         struct.pack("<Q", 200_000) + b"[" * 200_000,
         struct.pack("<Q", 2) + b"[]",
         struct.pack("<Q", 3) + b"{x}",
@@ -135,12 +163,54 @@ def test_an_invalid_header_is_rejected(data: bytes) -> None:
         [1],
         {"fedwild": "[" * 100_000},
         {"fedwild": " " * 5_000_000},
+        {"fedwild": '{"samples": 1, "samples": 2}'},
+        {"fedwild": '{"nested": {"a": 1, "a": 2}}'},
     ],
 )
 def test_an_invalid_json_part_is_rejected(metadata: object) -> None:
     header = json.dumps({"__metadata__": metadata}).encode()
     with pytest.raises(BadReply):
         Payload.decode(struct.pack("<Q", len(header)) + header)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"t":' + b"[]," * 5_000_000,
+        b"{" + b'"a":{},' * 2_000_000 + b"}",
+        b'{"t":{"dtype":"F32","shape":[' + b"0," * 7_000_000 + b"0]}}",
+        b'{"__metadata__":{"fedwild":[' + b"{}," * 5_000_000 + b"{}]}}",
+        b"{" + b" " * 15_000_000,
+        b" " * 17_000_000,
+    ],
+    ids=["lists", "entries", "shape", "metadata", "space", "too long"],
+)
+def test_a_large_invalid_header_costs_little_memory(header: bytes) -> None:
+    data = bytearray(framed(header))
+    tracemalloc.start()
+    with pytest.raises(BadReply):
+        Payload.decode(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * len(header) + 1_000_000
+
+
+def test_headers_of_other_writers_are_read() -> None:
+    spaced = f' {{ "t" : {ENTRY} ,\n "__metadata__" : {{ "format" : "pt" , "fedwild" : "{{}}" }} }} '
+    assert Payload.decode(framed(spaced.encode(), bytes(8))).tensors["t"].tolist() == [0.0, 0.0]
+    named = Payload({'a "quoted" \\ name\n': torch.ones(1), "ü北": torch.zeros(1)})
+    assert Payload.decode(named.encode()).tensors.keys() == named.tensors.keys()
+    unescaped = f'{{"ü北":{ENTRY}}}'.replace(" ", "")
+    assert list(Payload.decode(framed(unescaped.encode(), bytes(8))).tensors) == ["ü北"]
+
+
+def test_a_file_may_have_a_longer_header_than_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    payload = Payload({f"bank/client-{number}/w": torch.zeros(1) for number in range(100)})
+    payload.write(tmp_path / "checkpoint")
+    with pytest.raises(BadReply, match="too long"):
+        Payload.decode(payload.encode(), max_header_bytes=1000)
+    monkeypatch.setattr("fedwild.core.header.MAX_HEADER_BYTES", 1000)
+    assert len(Payload.read(tmp_path / "checkpoint").tensors) == 100
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

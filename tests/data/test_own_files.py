@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
+from fedwild.core import memory
 from fedwild.core.errors import UserError
-from fedwild.data import Dataset, DataSettings, load, make_split
+from fedwild.data import Dataset, DataSettings, images, load, make_split
 from tests.data.helpers import write_image
 
 
@@ -136,6 +140,64 @@ def test_problems_with_a_folder_are_reported_with_the_file(tmp_path: Path) -> No
         load_path(tmp_path / "flat")
 
 
+def test_pipes_in_a_folder_are_rejected_without_waiting(tmp_path: Path) -> None:
+    fill(tmp_path, "cat")
+    os.mkfifo(tmp_path / "cat" / "9.png")
+    with pytest.raises(UserError, match=r"9\.png is a pipe: a regular file is required"):
+        load_path(tmp_path)
+
+
+def test_links_to_folders_above_are_not_followed_for_ever(tmp_path: Path) -> None:
+    fill(tmp_path, "cat")
+    for name in ("one", "two"):
+        (tmp_path / "cat" / name).symlink_to(tmp_path)
+    assert load_path(tmp_path).classes == ("cat",)
+
+
+def png(path: Path, width: int, height: int) -> Path:
+    """Write a valid PNG of zeros without keeping its pixels in memory."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = zlib.compressobj()
+    data = b"".join([*(rows.compress(bytes(width // 8 + 1)) for _ in range(height)), rows.flush()])
+    parts = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)), (b"IDAT", data), (b"IEND", b"")]
+    chunks = [struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in parts]
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    return path
+
+
+@pytest.mark.parametrize("sides", [(50_000, 50_000), (12_000, 12_000)])
+def test_images_with_too_many_pixels_are_rejected_by_their_header(sides: tuple[int, int], tmp_path: Path) -> None:
+    fill(tmp_path, "cat")
+    width, height = sides
+    huge = png(tmp_path / "cat" / "huge.png", width, 4)
+    data = bytearray(huge.read_bytes())
+    data[16:24] = struct.pack(">II", width, height)
+    data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
+    huge.write_bytes(data)
+    with pytest.raises(UserError, match=r"huge\.png has more than 89,478,485 pixels: use a smaller image"):
+        load_path(tmp_path, size=8)
+
+
+def test_data_sets_that_do_not_fit_into_memory_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "a", "cat")
+    arrays = write_arrays(tmp_path, x=pixels(10), y=np.array([3, 7] * 5))
+    monkeypatch.setattr(memory, "machine_memory", lambda: 5_000_000)
+    with pytest.raises(UserError, match=r"5 images of 1024x1024 pixels needs .* of memory.*: set data\.size"):
+        load_path(tmp_path / "a", size=1024)
+    with pytest.raises(UserError, match=r"data\.size = 1024 for 8 images needs 8\.4 MB of memory.* 4\.0 MB: decrease"):
+        load_path(arrays, size=1024)
+    with pytest.raises(UserError, match=r"data\.name = 'synthetic:900x900x1:4:900' needs"):
+        load(DataSettings(name="synthetic:900x900x1:4:900"))
+
+
+def test_large_images_are_converted_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_arrays(tmp_path, x=pixels(10), y=np.array([3, 7] * 5))
+    whole = load_path(path, size=9, channels=3)
+    monkeypatch.setattr(images, "_MAX_CHUNK_VALUES", 3 * 81 * 3)
+    pieces = load_path(path, size=9, channels=3)
+    assert torch.equal(whole.x_train, pieces.x_train)
+
+
 def write_csv(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "list.csv"
     path.write_text(text)
@@ -227,6 +289,14 @@ def test_vectors_stay_vectors(tmp_path: Path) -> None:
         ({"x": pixels(4), "y": np.zeros(3, dtype=int)}, "numbers of rows must be equal"),
         ({"x": pixels(0), "y": np.zeros(0, dtype=int)}, "has no samples"),
         ({"x": pixels(4), "y": np.array([0.5] * 4)}, "labels must be whole numbers or text"),
+        ({"x": pixels(4), "y": np.array([0, 1, np.inf, 0])}, "has a label that is not finite or beyond"),
+        ({"x": pixels(4), "y": np.array([0, 1, -np.inf, 0])}, "has a label that is not finite or beyond"),
+        ({"x": pixels(4), "y": np.array([0, 1, 1e300, 0])}, "has a label that is not finite or beyond"),
+        ({"x": pixels(4), "y": np.array([0, 1, 2**63 + 5, 0], dtype=np.uint64)}, "has a label that is not finite"),
+        (
+            {"x": np.zeros((10_001, 1, 1), np.uint8), "y": np.arange(10_001)},
+            "has 10,001 classes: at most 10,000",
+        ),
         (
             {"x": pixels(4), "y": np.array([0, 1, 2, 0]), "classes": np.array(["a", "b"])},
             "has label 2: labels must",

@@ -88,6 +88,11 @@ def own(path: str | Path) -> tuple[str, ...]:
         (("--method", "no.such:Method"), ("method 'no.such:Method'", "imported")),
         (("--data", "synthetic:8x8"), ("'synthetic:8x8'", "synthetic:HxWxC:classes:samples")),
         (("none.toml",), ("'none.toml'", "does not exist")),
+        (("--set", "data.domains=[]"), ("data.domains = []", "at least 1")),
+        (("--set", "data.size=4096"), ("data.size = 4096", "<= 1024")),
+        (("--set", f"method.lr={'1' * 5000}"), ("--set 'method.lr=111", "too many digits")),
+        (("--set", f"method.lr={'[' * 3000}{']' * 3000}"), ("--set 'method.lr=[[[", "nested too deeply")),
+        (("--clients", "9" * 20), ("federation.clients", "<= 1e+06")),
     ],
     ids=lambda value: " ".join(value) if value and value[0].startswith("--") else None,
 )
@@ -121,6 +126,42 @@ def test_a_syntax_error_is_reported_with_its_line(refused: Refused) -> None:
     error = refused("run", "broken.toml")
     assert "'broken.toml' is not valid TOML" in error
     assert "line 2" in error
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"seed = {'1' * 5000}", "a number has too many digits"),
+        (f"[method]\nlr = {'[' * 3000}{']' * 3000}", "nested too deeply"),
+        ("seed = 1\n[method]\nlr = \x00", "is not valid TOML"),
+        (f"# {'x' * 10_000_000}", "at most 10.0 MB are allowed"),
+    ],
+    ids=["digits", "nested", "control", "large"],
+)
+def test_extreme_config_files_are_one_sentence(text: str, words: str, refused: Refused) -> None:
+    Path("my.toml").write_text(text)
+    error = refused("run", "my.toml")
+    assert len(error.splitlines()) == 1
+    assert "config file 'my.toml'" in error
+    assert words in error
+
+
+def test_a_config_file_must_be_a_regular_file(cli: Cli) -> None:
+    os.mkfifo("my.toml")
+    outcome = cli("run", "my.toml")
+    assert (outcome.code, outcome.err) == (
+        2,
+        "error: config file 'my.toml' is a pipe: a regular file is required.\n",
+    )
+
+
+def test_too_few_samples_for_the_partition_are_noted(cli: Cli) -> None:
+    arguments = ["--partition", "dirichlet:0.5", "--clients", "10", "--set", "partition.min_samples=9"]
+    outcome = cli("run", *TINY, "--rounds", "1", *arguments)
+    assert outcome.code == 0
+    assert "note: partition.min_samples = 9 is not reached, because there are too few samples" in outcome.err
+    outcome = cli("run", *TINY, "--rounds", "1", *arguments[:-1], "partition.min_samples=1")
+    assert "min_samples" not in outcome.err
 
 
 def test_rounds_of_a_method_without_rounds_are_rejected(refused: Refused) -> None:

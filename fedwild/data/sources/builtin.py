@@ -13,9 +13,11 @@ import numpy as np
 import torch
 
 from fedwild.core.errors import UserError
+from fedwild.core.memory import check_allocation
 from fedwild.data.sources.raw import Part, Raw, stratified_test
 
-_FORM = re.compile(r"synthetic:(\d+)x(\d+)x([13]):(\d+):(\d+)")
+_FORM = re.compile(r"synthetic:(\d{1,9})x(\d{1,9})x([13]):(\d{1,9}):(\d{1,9})", re.ASCII)
+_CHUNK = 1024  # images drawn at a time
 
 
 def load_digits() -> Raw:
@@ -51,6 +53,10 @@ def load_synthetic(name: str) -> Raw:
     height, width, channels, classes, samples = (int(text) for text in match.groups())
     if min(height, width, classes, samples) < 1:
         raise UserError(f"data.name = {name!r} is not allowed: every number must be at least 1.")
+    drawn = 8 * min(_CHUNK, samples) * 3 * channels * height * width
+    check_allocation(
+        2 * samples * channels * height * width + drawn, f"data.name = {name!r}", "use fewer or smaller images"
+    )
     rng = np.random.default_rng([0, 77])
     centre = rng.uniform(0.2, 0.8, (classes, 2)) * [height, width]
     spread = rng.uniform(0.08, 0.25, classes) * min(height, width) + 0.5
@@ -61,14 +67,14 @@ def load_synthetic(name: str) -> Raw:
         y = rng.permutation(np.arange(count) % classes)
         shift = rng.normal(0, 0.04 * min(height, width), (count, 2))
         x = np.empty((count, channels, height, width), dtype=np.uint8)
-        for start in range(0, count, 1024):
-            label = y[start : start + 1024]
-            place = centre[label] + shift[start : start + 1024]
+        for start in range(0, count, _CHUNK):
+            label = y[start : start + _CHUNK]
+            place = centre[label] + shift[start : start + _CHUNK]
             distance = (rows - place[:, 0, None, None]) ** 2 + (columns - place[:, 1, None, None]) ** 2
             blob = np.exp(-distance / (2 * spread[label, None, None] ** 2))
             image = blob[:, None] * colour[label][:, :, None, None]
             image += rng.normal(0, 0.15, image.shape)
-            x[start : start + 1024] = np.clip(image * 255, 0, 255)
+            x[start : start + _CHUNK] = np.clip(image * 255, 0, 255)
         return Part(torch.from_numpy(x), y.astype(np.int64), np.zeros(count, dtype=np.int64), None)
 
     train, test = draw(samples), draw(max(classes, samples // 5))

@@ -8,7 +8,11 @@ and label, and optionally client and split (train or test).
 from __future__ import annotations
 
 import csv
+import math
 import os
+import struct
+import warnings
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +24,8 @@ from PIL import Image
 from torch import Tensor
 
 from fedwild.core.errors import UserError
+from fedwild.core.files import check_regular
+from fedwild.core.memory import check_allocation
 from fedwild.data.sources.raw import Part, Raw
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp", ".ppm", ".pgm"})
@@ -76,9 +82,14 @@ def load_folder(root: Path, size: int | None, channels: int | None) -> Raw:
 
 def _images_below(root: Path) -> list[tuple[tuple[str, ...], Path]]:
     """Return the folder names below root and the file of every image, sorted, without hidden ones."""
-    found = []
+    found, visited = [], set()
     for folder, subfolders, files in os.walk(root, followlinks=True):
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        status = os.stat(folder)
+        # A link to a folder above would be followed for ever.
+        is_new = (status.st_dev, status.st_ino) not in visited
+        visited.add((status.st_dev, status.st_ino))
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith(".")) if is_new else []
+        files = files if is_new else []
         parts = Path(folder).relative_to(root).parts
         found += [
             (parts, Path(folder) / name)
@@ -150,7 +161,11 @@ def read_images(files: Sequence[Path], size: int | None, channels: int | None) -
                 f"{file} has {found[0]}x{found[1]} pixels but {files[0]} has {width}x{height}: set data.size to "
                 "resize all images."
             )
-    out = np.empty((len(files), channels, height, width), dtype=np.uint8)
+    shape = (len(files), channels, height, width)
+    check_allocation(
+        math.prod(shape), f"{len(files)} images of {width}x{height} pixels", "set data.size to a smaller number"
+    )
+    out = np.empty(shape, dtype=np.uint8)
     for number, file in enumerate(files):
         out[number] = _pixels(file, (width, height), channels)
     return torch.from_numpy(out)
@@ -158,8 +173,10 @@ def read_images(files: Sequence[Path], size: int | None, channels: int | None) -
 
 def _header(file: Path) -> tuple[tuple[int, int], bool]:
     """Return (width, height) and whether the image has colour, without decoding it."""
-    with _reject_unreadable(file), Image.open(file) as image:
-        return image.size, image.mode not in _GREY_MODES
+    with _reject_unreadable(file):
+        check_regular(file)
+        with Image.open(file) as image:
+            return image.size, image.mode not in _GREY_MODES
 
 
 def _pixels(file: Path, size: tuple[int, int], channels: int) -> np.ndarray:
@@ -182,6 +199,11 @@ def _eight_bit(image: Image.Image) -> Image.Image:
 @contextmanager
 def _reject_unreadable(file: Path) -> Iterator[None]:
     try:
-        yield
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        with warnings.catch_warnings():
+            # Pillow only warns of images above its limit, and raises above twice the limit.
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            yield
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise UserError(f"{file} has more than {Image.MAX_IMAGE_PIXELS:,} pixels: use a smaller image.") from None
+    except (OSError, SyntaxError, ValueError, OverflowError, MemoryError, EOFError, struct.error, zlib.error):
         raise UserError(f"{file} cannot be read as an image: repair or delete it.") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from fedwild.data.sources.npz_file import load_npz
 from fedwild.data.sources.prepare import find_prepared, prepare
 from fedwild.data.sources.raw import Part, Raw, with_test
 
+MAX_CLASSES = 10_000
 COMMON_SIZE = 32
 """Pixels per side to which images of different data sets are resized."""
 
@@ -41,10 +43,13 @@ def load(
     raws: list[Raw] = []
     seen: Seen = {}
     for number, name in enumerate(names):
-        raw = with_test(load_one(name, settings, progress), settings.test_fraction, name)
+        raw = load_one(name, settings, progress)
         raw = replace(raw, classes=rename_classes(raw.classes, labels or {}, "--label"))
+        if len(raw.classes) > MAX_CLASSES:
+            raise UserError(f"{name} has {len(raw.classes):,} classes: at most {MAX_CLASSES:,} are allowed.")
         for label in raw.classes:
             check_name(label, name, "class", seen, "Merge or rename them.")
+        raw = with_test(raw, settings.test_fraction, name)
         raws.append(subsample(raw, settings, np.random.default_rng([seed, 11, number])))
     raws = _select_domains(raws, settings.domains)
     stems = [name if name in DATASETS or is_synthetic(name) else Path(name).stem for name in names]
@@ -83,9 +88,9 @@ def rename_classes(classes: tuple[str, ...], labels: Mapping[str, str], where: s
         if own not in classes:
             raise unknown_name(f"{where}: class", own, classes)
     names = tuple(labels.get(name, name) for name in classes)
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"{where} is not allowed: two classes would both be called {twice!r}.")
+    (name, times), *_ = Counter(names).most_common(1) or [("", 0)]
+    if times > 1:
+        raise UserError(f"{where} is not allowed: two classes would both be called {name!r}.")
     return names
 
 

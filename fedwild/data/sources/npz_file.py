@@ -15,6 +15,9 @@ from fedwild.data.images import to_stored
 from fedwild.data.npz import read_npz
 from fedwild.data.sources.raw import Part, Raw
 
+MAX_LABEL = 2**53
+"""The largest number that is exact in every type of array."""
+
 
 def load_npz(path: Path, domain: str, classes: tuple[str, ...] = ()) -> Raw:
     """Return the data of the file; `domain` and `classes` are the names that it does not give itself."""
@@ -73,6 +76,10 @@ def _labels(
     if all(y.dtype.kind == "U" for y in values):
         return _index_names(path, values, given or _sorted_names(values))
     for key, y in zip(keys, values, strict=True):
+        if y.dtype.kind in "uif" and not (np.abs(y.astype(np.float64)) <= MAX_LABEL).all():
+            raise UserError(
+                f"{path}: {key} has a label that is not finite or beyond 2**53: labels must be whole numbers or text."
+            )
         if y.dtype.kind not in "ui" and not (y.dtype.kind == "f" and np.array_equal(y, np.round(y))):
             raise UserError(f"{path}: {key} has dtype {y.dtype}: labels must be whole numbers or text.")
         if given and (y.min() < 0 or y.max() >= len(given)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from fedwild.core.errors import UserError
 from fedwild.core.layers import Table, merge
 from fedwild.core.settings import unknown_key
+from fedwild.core.toml import parse_toml
 from fedwild.results.comparison.grouping import METHOD_NAME, phrases
 from fedwild.runs.config import nested
 
@@ -177,7 +177,7 @@ def _is_whole(value: Any) -> bool:
 def _toml(text: str, otherwise: Any) -> Any:
     """Return text parsed as a TOML value, or `otherwise` if it is not one."""
     try:
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+        parsed = parse_toml(f"value = {text}")
+    except ValueError:
         return otherwise
     return parsed["value"] if len(parsed) == 1 else otherwise
