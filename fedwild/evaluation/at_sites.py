@@ -29,7 +29,10 @@ def evaluate_at_sites(examiner: Examiner, server: Server, snapshot: str, states:
     if len(examiner.split.test) and not answering.personal:
         metrics = examiner.measure(server, examiner.test_outcome(server, snapshot))
     else:
-        sizes = {name: 1 if answering.personal else reports[name].info["samples"] for name in by}
+        # A site's test samples are not declared, so they count at most as many as it has for training.
+        tested = {name: reports[name].info["samples"] for name in by}
+        counted = {name: min(count, examiner.claims.declared.get(name, count)) for name, count in tested.items()}
+        sizes = dict.fromkeys(by, 1) if answering.personal else examiner.claims.cap(counted)
         metrics = mean_figures(by, sizes)
     counts = {name: report.info["classes"] for name, report in reports.items()}
     return Evaluation({**metrics, **newcomers.pooled_over_sites(server, counts)}, by)

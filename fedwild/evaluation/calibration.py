@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from fedwild.contract import EVERYONE, Payload, Server
+from fedwild.contract.claims import NO_CLAIMS, Claims
 from fedwild.contract.engine import Answer, Job
 from fedwild.core.errors import BadReply, UserError
 from fedwild.openset.sketch import Sketch, from_payload, threshold_of
@@ -23,7 +27,12 @@ def read_answer(answer: Answer) -> Payload:
 
 
 def validation_scores(
-    run: RunJobs, server: Server, snapshot: str, states: Mapping[str, int], names: Sequence[str]
+    run: RunJobs,
+    server: Server,
+    snapshot: str,
+    states: Mapping[str, int],
+    names: Sequence[str],
+    claims: Claims = NO_CLAIMS,
 ) -> dict[str, Sketch]:
     """Return a sketch of each client's unknown scores on its own validation samples, without clients that fail."""
     classes = server.classes.names
@@ -32,18 +41,28 @@ def validation_scores(
     for answer in run(jobs):
         name = answer.job.client or ""
         try:
-            scores[name] = from_payload(read_answer(answer))
+            sketch = from_payload(read_answer(answer))
+            claims.check(name, sketch.count, "info 'count'")
+            if not np.isfinite(sketch.quantiles).all():
+                raise BadReply("the quantiles of a sketch must be finite")
+            scores[name] = sketch
         except (UserError, BadReply) as problem:
             server.note(f"{name} is excluded from the threshold: {problem}")
     return scores
 
 
-def set_thresholds(server: Server, scores: Mapping[str, Sketch], accept: float, personal: bool) -> None:
-    """Set the common threshold, or each client's own, to accept the share `accept` of validation samples."""
+def set_thresholds(
+    server: Server, scores: Mapping[str, Sketch], accept: float, personal: bool, claims: Claims = NO_CLAIMS
+) -> None:
+    """Set the common threshold, or each client's own, to accept the share `accept` of validation samples.
+
+    In the common threshold, no client counts with more than the share `claims.max_weight` of all samples.
+    """
     if personal:
         groups = {name: [sketch] for name, sketch in sorted(scores.items())}
     else:
-        groups = {EVERYONE: [scores[name] for name in sorted(scores)]}
+        counts = claims.cap({name: sketch.count for name, sketch in scores.items()})
+        groups = {EVERYONE: [replace(scores[name], count=counts[name]) for name in sorted(scores)]}
     server.thresholds = {}
     for name, members in groups.items():
         server.thresholds[name] = threshold_of(members, accept)

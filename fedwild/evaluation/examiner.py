@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedwild.contract import EVERYONE, Method, Outcome, Payload, Prediction, Server
+from fedwild.contract.claims import NO_CLAIMS, Claims
 from fedwild.contract.engine import Job
 from fedwild.data import Dataset, Split
 from fedwild.evaluation import newcomers
@@ -40,6 +41,7 @@ class Examiner:
     run: RunJobs
     keep_thresholds: bool = False
     """Whether the server's thresholds stay, because the clients that would set them are elsewhere."""
+    claims: Claims = NO_CLAIMS
 
     def evaluate(self, server: Server, snapshot: str, states: Mapping[str, int]) -> Evaluation:
         """Calibrate the server's thresholds, then measure."""
@@ -61,8 +63,8 @@ class Examiner:
             whose = names if answering.personal else [EVERYONE]
             server.thresholds = dict.fromkeys(sorted(whose), answering.threshold)
             return
-        scores = validation_scores(self.run, server, snapshot, states, names)
-        set_thresholds(server, scores, self.accept, answering.personal)
+        scores = validation_scores(self.run, server, snapshot, states, names, self.claims)
+        set_thresholds(server, scores, self.accept, answering.personal, self.claims)
 
     def common_outcome(self, server: Server, snapshot: str, states: Mapping[str, int]) -> Outcome:
         """Calibrate, then return the shared predictor's answers on the test set."""

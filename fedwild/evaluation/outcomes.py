@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,8 +61,10 @@ def report_of(method: Method, server: Server, outcome: Outcome) -> Payload:
     return Payload(info={"samples": len(truth), "figures": finite, "classes": counts})
 
 
-MAX_FIGURE = 1e300
-"""Larger figures are rejected; smaller ones fit into a float."""
+MAX_FIGURE = 1e9
+"""Figures of a method with a larger absolute value are rejected."""
+SHARES = frozenset(open_set_report(np.zeros((0, 1)), [], [], []))
+"""The common figures, all of which are from 0 to 1."""
 
 
 def check_report(report: Payload) -> None:
@@ -72,9 +75,11 @@ def check_report(report: Payload) -> None:
     if len(figures) > MAX_FIGURES or len(classes) > MAX_FIGURES:
         raise BadReply(f"a report has more than {MAX_FIGURES} figures or classes")
     for key, value in figures.items():
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and -MAX_FIGURE <= value <= MAX_FIGURE
+        is_share = key in SHARES or key.endswith("accuracy")
+        least, largest = (0.0, 1.0) if is_share else (-MAX_FIGURE, MAX_FIGURE)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= largest
         if value is not None and not number:
-            raise BadReply(f"figure {key[:40]!r} is {str(value)[:40]}, expected a number")
+            raise BadReply(f"figure {key[:40]!r} is {str(value)[:40]}, expected a number from {least:g} to {largest:g}")
     for name, row in classes.items():
         if not isinstance(row, list) or len(row) != 2 or not all(map(_count, row)) or row[0] > row[1]:
             raise BadReply(f"class {name[:40]!r} has counts {str(row)[:40]}, expected [correct, all]")

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedwild.contract import Phase, Server
+from fedwild.contract.claims import NO_CLAIMS, Claims
 from fedwild.contract.engine import Answer, Engine, Job
 from fedwild.core.errors import BadReply
 from fedwild.core.payload import Payload, check_finite
@@ -68,10 +70,13 @@ class Exchange:
         self._engine, self._spool, self._log = engine, spool, log
         self._max_reply_bytes, self._max_update = max_reply_bytes, max_update
 
-    def run(self, server: Server, ledger: Ledger, phase: Phase, chosen: Sequence[str]) -> Collected:
+    def run(
+        self, server: Server, ledger: Ledger, phase: Phase, chosen: Sequence[str], claims: Claims = NO_CLAIMS
+    ) -> Collected:
         """Send a job to each chosen client, in this order, and return the replies within the limits."""
-        collected = self._collect(server, ledger, phase, chosen)
+        collected = self._collect(server, ledger, phase, chosen, claims)
         self._limit(server, collected)
+        self._cap(server, collected, claims)
         return collected
 
     def reject(self, server: Server, collected: Collected, name: str, reason: str) -> None:
@@ -81,7 +86,9 @@ class Exchange:
         # The event `client` has its costs.
         self._log.write("client-failed", **about, client=name, seconds=0.0, bytes_up=0, bytes_down=0, reason=reason)
 
-    def _collect(self, server: Server, ledger: Ledger, phase: Phase, chosen: Sequence[str]) -> Collected:
+    def _collect(
+        self, server: Server, ledger: Ledger, phase: Phase, chosen: Sequence[str], claims: Claims
+    ) -> Collected:
         step, outbox = server.step, Outbox(self._spool, server.step.index)
 
         def jobs() -> Iterator[Job]:
@@ -94,7 +101,7 @@ class Exchange:
             name = answer.job.client or ""
             if answer.disk_failed:
                 raise OSError(answer.error)
-            reason, payload = self._examine(server, phase, answer)
+            reason, payload = self._examine(server, phase, answer, claims)
             info = loggable(payload.info)
             bytes_down = outbox.answered(answer.job.payload)
             ledger.bytes_down += bytes_down
@@ -132,10 +139,19 @@ class Exchange:
             if reason is not None:
                 self.reject(server, collected, name, reason)
 
+    def _cap(self, server: Server, collected: Collected, claims: Claims) -> None:
+        """Lower the samples of clients that would have more than the share `federation.max_weight` of all."""
+        for name, count in claims.cap(collected.samples).items():
+            claimed = collected.samples[name]
+            if count < claimed:
+                collected.samples[name] = count
+                collected.accepted[name] = partial(read_with_samples, collected.accepted[name], count)
+                server.note(f"{name} counts with {count} of its {claimed} samples (federation.max_weight)")
+
     def _started(self, job: Job) -> None:
         self._log.announce("client-start", client=job.client, index=job.step.index)
 
-    def _examine(self, server: Server, phase: Phase, answer: Answer) -> tuple[str | None, Payload]:
+    def _examine(self, server: Server, phase: Phase, answer: Answer, claims: Claims) -> tuple[str | None, Payload]:
         """Return the reason to reject an answer, or None, and its payload."""
         if answer.error is not None:
             return answer.error, Payload()
@@ -145,12 +161,20 @@ class Exchange:
             payload = answer.read()
             check_finite(payload)
             phase.check(server, payload)
+            claims.check(answer.job.client or "", int(payload.info["samples"]), "info 'samples'")
         except BadReply as problem:
             return f"bad reply: {problem}", Payload()
         except Exception as problem:
             # A check that fails on what a client sent must not end the run.
             return f"bad reply: {type(problem).__name__}: {problem}", Payload()
         return None, payload
+
+
+def read_with_samples(read: Callable[[], Payload], samples: int) -> Payload:
+    """Return a reply with another number of samples behind it."""
+    payload = read()
+    payload.info["samples"] = samples
+    return payload
 
 
 def loggable(info: dict[str, Any]) -> dict[str, Any]:

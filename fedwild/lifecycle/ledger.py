@@ -26,6 +26,8 @@ class Ledger:
     """The mechanisms of differential privacy so far: (rate, noise, times) by unit, counted by `lifecycle.privacy`."""
     log: str = ""
     """The check of the log's last line."""
+    declared: dict[str, int] = field(default_factory=dict)
+    """The number of samples that each site declared when it first connected."""
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "evaluation": vars(self.evaluation) if self.evaluation else None}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedwild.contract import Draw, Rng, Step
+from fedwild.contract.claims import Claims
 from fedwild.contract.engine import Presence
 from fedwild.contract.schedule import first_rounds
 from fedwild.core.errors import RoundFailed
@@ -37,8 +38,18 @@ class Attendance:
         joined = (name for name, row in self._ledger.joined.items() if row["newcomer"])
         return (*self._experiment.split.newcomers, *joined)
 
+    @property
+    def claims(self) -> Claims:
+        """What clients may claim: at most the samples that they have, or as sites declared."""
+        split, federation = self._experiment.split, self._experiment.config.federation
+        sizes = {c.name: len(c.train) + len(c.validation) + len(c.unlabelled) for c in split.clients}
+        here = {} if self._experiment.config.data.at_sites else sizes
+        return Claims({**here, **self._ledger.declared}, federation.max_weight)
+
     def present(self, connected: Mapping[str, Presence] | None, step: Step) -> list[str]:
         """Return the clients that have arrived by now and are connected; None stands for all clients."""
+        for name, who in (connected or {}).items():
+            self._ledger.declared.setdefault(name, who.samples)
         for name in sorted((connected or {}).keys() - set(self.names)):
             assert connected is not None
             if connected[name].newcomer and not self._can_welcome(name, step):

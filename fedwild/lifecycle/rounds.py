@@ -157,8 +157,10 @@ class Federation:
         self._log.write("round-start", phase=step.phase, round=step.round, index=step.index, clients=len(chosen))
         # Large clients first, so that no worker is left with one at the end.
         ordered = sorted(chosen, key=lambda name: (-self._attendance.loads[name], name))
-        secure = self._secure if chosen and is_protected(phase, federation.secure) else None
-        collected = (secure or self._exchange).run(server, ledger, phase, ordered)
+        if chosen and self._secure is not None and is_protected(phase, federation.secure):
+            collected = self._secure.run(server, ledger, phase, ordered)
+        else:
+            collected = self._exchange.run(server, ledger, phase, ordered, self._attendance.claims)
         self._require(phase, collected, min(federation.min_clients, len(chosen)), len(chosen), step)
         self._log.announce("merging", index=step.index)
         server = self._merge(server, phase, collected)
@@ -225,7 +227,9 @@ class Federation:
         snapshot = self._spool / f"server-{server.step.index}.safetensors"
         server.to_payload().write(snapshot, durable=False)
         e = self.experiment
-        examiner = Examiner(e.method, e.dataset, e.split, e.config.evaluation.accept, self._engine.run)
+        examiner = Examiner(
+            e.method, e.dataset, e.split, e.config.evaluation.accept, self._engine.run, claims=self._attendance.claims
+        )
         if e.config.data.at_sites:
             evaluation = evaluate_at_sites(examiner, server, str(snapshot), ledger.states)
         else:

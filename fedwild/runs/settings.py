@@ -22,6 +22,9 @@ class FederationSettings(Settings):
         gt=0,
         description="a reply is rejected if its update is this many times as large as the others' or the weights",
     )
+    max_weight: float = Field(
+        1.0, gt=0, le=1, description="largest share of all samples of a round that one client may count with"
+    )
     arrivals: dict[str, Annotated[int, Field(ge=0, strict=True)] | Annotated[str, Field(min_length=1)]] = Field(
         default_factory=dict,
         description="client name = the round (from 0) or the phase in which it arrives",

@@ -356,6 +356,7 @@ OTHER_VALUES: dict[tuple[str, str], Any] = {
             **dict.fromkeys(("t_f", "t_c", "least_shift", "synonym"), 1e9),
             "times": 0.0,
             "probes": 3,
+            "max_classes": 1,
             "min_count": 1000,
             "max_forgetting": 0.0,
         }.items()

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fedwild.contract import EVERYONE
+from fedwild.contract.claims import Claims
 from fedwild.contract.engine import Answer, Job
 from fedwild.core.errors import UserError
 from fedwild.evaluation.calibration import RunJobs, read_answer, set_thresholds, validation_scores
@@ -85,3 +86,27 @@ def test_progress_counts_finished_jobs(tmp_path: Path) -> None:
     jobs = [Job("validate", server_of().step, "snapshot", name) for name in "ab"]
     assert [answer.error for answer in run(jobs)] == ["x", "y"]
     assert seen == [("scoring validation samples", done, 2) for done in (0, 1, 2)]
+
+
+def test_infinite_scores_and_more_samples_than_declared_exclude_a_client(tmp_path: Path) -> None:
+    scores: dict[str, torch.Tensor | str] = {name: torch.tensor([1.0, 2.0, 3.0]) for name in "ab"}
+    scores["c"] = torch.tensor([1.0, math.inf])
+    server = server_of(tuple(scores))
+    claims = Claims({"a": 3, "b": 2, "c": 5})
+    found = validation_scores(engine(tmp_path, scores), server, "snapshot", {}, list(scores), claims)
+    assert list(found) == ["a"]
+    assert server.notes == [
+        "b is excluded from the threshold: info 'count' is 3, but the client declared 2 samples when it joined",
+        "c is excluded from the threshold: the quantiles of a sketch must be finite",
+    ]
+
+
+def test_one_client_cannot_set_the_common_threshold_beyond_its_share() -> None:
+    scores = {name: sketch_scores(np.linspace(0, 1, 101)) for name in "abc"}
+    scores["d"] = sketch_scores(np.full(10**6, 1e9))
+    server = server_of(tuple(scores))
+    set_thresholds(server, scores, 0.7, personal=False)
+    assert server.thresholds == {EVERYONE: 1e9}
+    set_thresholds(server, scores, 0.7, personal=False, claims=Claims(max_weight=0.25))
+    # Three quarters of the weight are uniform on [0, 1]: the share 0.7 of all is at 0.7 / 0.75.
+    assert server.thresholds[EVERYONE] == pytest.approx(0.7 / 0.75, abs=0.02)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedwild.contract import Phase, Server, Step
+from fedwild.contract.claims import Claims
 from fedwild.contract.engine import Answer, Job
 from fedwild.contract.task import Task
 from fedwild.core.classes import ClassRegistry
@@ -106,3 +107,21 @@ def test_a_failing_disk_is_raised(tmp_path: Path) -> None:
 def test_json_keeps_the_ledger(evaluation: Evaluation | None) -> None:
     ledger = Ledger(3, {"a": 2}, 10, 20, 1.5, {"b": {"since": 1, "newcomer": True, "identity": "x"}}, evaluation)
     assert Ledger.from_json(Payload.decode(Payload(info=ledger.to_json()).encode()).info) == ledger
+
+
+def test_samples_are_held_to_what_the_client_declared_and_to_the_largest_share(tmp_path: Path) -> None:
+    replies: dict[str, Payload | str] = {name: reply(1.0) for name in "abcd"}
+    for name, count in (("a", 10), ("b", 10), ("c", 1000), ("d", 2**53)):
+        payload = replies[name]
+        assert isinstance(payload, Payload)
+        payload.info["samples"] = count
+    claims = Claims({"c": 1000, "d": 50}, max_weight=0.5)
+    log = EventLog(tmp_path / "events.jsonl", lambda event: None)
+    server = Server(Task((4,), "mlp"), ClassRegistry(), Step("train", 0, 0), Rng(0))
+    running = Exchange(Replaying(tmp_path, replies), tmp_path, log, 1e6, max_update=100)
+    collected = running.run(server, Ledger(), Phase("train", 1), list(replies), claims)
+    assert {name: read().info["samples"] for name, read in collected.accepted.items()} == {"a": 10, "b": 10, "c": 20}
+    assert collected.reasons == [
+        f"bad reply: info 'samples' is {2**53}, but the client declared 50 samples when it joined"
+    ]
+    assert server.notes == ["c counts with 20 of its 1000 samples (federation.max_weight)"]

@@ -83,3 +83,21 @@ def test_huge_values_once_in_every_phase_cost_only_the_reply(method: str, value:
     failed = [event for event in events if event["event"] == "client-failed"]
     assert {event["client"] for event in failed} == {"client-01"}
     assert failed[0]["index"] == 0
+
+
+def claim_everything(reply: Payload) -> None:
+    """Zero weights with the largest number of samples that a message can hold."""
+    fill_with(0.0)(reply)
+    reply.info["samples"] = 2**53
+
+
+@pytest.mark.parametrize("method", BASES)
+def test_more_samples_than_the_client_has_are_rejected(method: str, tmp_path: Path) -> None:
+    result = run_changed(tmp_path / "run", method, "client-01", claim_everything)
+    assert_usable(tmp_path / "run", result)
+    events = read_events(tmp_path / "run" / "events.jsonl")
+    failed = [event for event in events if event["event"] == "client-failed"]
+    assert {event["client"] for event in failed} == {"client-01"}
+    accepted = [event for event in events if event["event"] == "client" and event["round"] == 0]
+    assert accepted
+    assert "client-01" not in {event["client"] for event in accepted}

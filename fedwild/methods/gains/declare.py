@@ -16,8 +16,6 @@ from fedwild.models import Network
 
 MIN_INPUTS = 10
 """A client sends no mean of fewer inputs, whatever `min_count` is: the mean of one sample is that sample."""
-MAX_CLASSES = 1000
-"""A newcomer may not declare more classes."""
 
 
 class Declare(Stage):
@@ -128,8 +126,8 @@ class Declare(Stage):
         if spread is not None and not is_number:
             raise BadReply(f"info 'own_shift' is {str(spread)[:40]}, expected a finite number")
         labels = reply.info.get("labels", {})
-        if not isinstance(labels, dict) or len(labels) > MAX_CLASSES:
-            raise BadReply(f"info 'labels' must be a table of at most {MAX_CLASSES} classes")
+        if not isinstance(labels, dict) or len(labels) > self.params.max_classes:
+            raise BadReply(f"info 'labels' must be a table of at most {self.params.max_classes} classes")
         for name, count in labels.items():
             if not isinstance(count, int) or isinstance(count, bool) or count < 1:
                 raise BadReply(f"class {name!r} has {str(count)[:40]} samples, expected a whole number of at least 1")
