@@ -34,9 +34,10 @@ def settings_of(method: str) -> dict[str, Any]:
     return config
 
 
-def run_here(method: str, folder: Path, engine: dict[str, Any]) -> bytes:
+def run_here(method: str, folder: Path, engine: dict[str, Any], secure: str = "no") -> bytes:
     """Return the final model of a run on this machine."""
-    settings = {"data": {"name": str(folder / "all.npz")}, "engine": engine, "federation": {"clients": None}}
+    federation = {"clients": None, "secure": secure}
+    settings = {"data": {"name": str(folder / "all.npz")}, "engine": engine, "federation": federation}
     config = {**settings_of(method), "engine": {}}
     return model_bytes(api.run(config, settings=settings, out=folder / f"{method}-{len(list(folder.iterdir()))}").path)
 
@@ -71,6 +72,12 @@ def test_ray_gives_the_bits_of_one_process(method: str, local: tuple[Path, dict[
     folder, expected = local
     # Actors take long to start, so only one run has two of them.
     assert run_here(method, folder, {"name": "ray", "workers": 2 if method == "fedavg" else 1}) == expected[method]
+
+
+def test_secure_sums_give_the_same_bits_on_ray(local: tuple[Path, dict[str, bytes]], cluster: None) -> None:
+    folder, plain = local
+    expected = run_here("fedavg", folder, {"workers": 0}, "required")
+    assert run_here("fedavg", folder, {"name": "ray", "workers": 1}, "required") == expected != plain["fedavg"]
 
 
 @pytest.mark.real_sites

@@ -123,6 +123,19 @@ def test_the_result_is_the_plain_one_up_to_quantisation(case: str, data: Dataset
     assert all(event["info"] == {} for event in events_of(tmp_path / "secure", "client"))
 
 
+def test_where_possible_protects_the_phases_that_are_sums(data: Dataset, split: Split, tmp_path: Path) -> None:
+    """FedPD's training needs single replies; pooling its batch-norm statistics does not."""
+    settings = {**WITH_NORMS, "method": {"norms": "merged", "mean": "all"}}
+    run_tiny(tmp_path / "plain", "fedpd", data, split, settings)
+    run_tiny(tmp_path / "secure", "fedpd", data, split, {**settings, "federation": {"secure": "where-possible"}})
+    assert [event["phase"] for event in events_of(tmp_path / "secure", "secure-sum")] == ["calibrate"]
+    assert_close(final(tmp_path / "plain"), final(tmp_path / "secure"), 1e-5)
+    plain, secure = final(tmp_path / "plain").group("model"), final(tmp_path / "secure").group("model")
+    variances = [name for name in plain if name.endswith("running_var")]
+    assert variances and all(not torch.equal(plain[name], torch.ones_like(plain[name])) for name in variances)
+    assert torch.equal(plain["head.weight"], secure["head.weight"])
+
+
 def test_the_model_is_exactly_the_mean_of_the_quantised_vectors(
     data: Dataset, split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
