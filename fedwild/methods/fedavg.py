@@ -17,7 +17,7 @@ from fedwild.contract.initial import initial_weights
 from fedwild.contract.sums import Summable, Sums
 from fedwild.methods.registry import METHODS
 from fedwild.models import Network
-from fedwild.openset import FITTED, FitScore, Score, ScoredModel
+from fedwild.openset import FITTED, DecisionSettings, FitScore, Score, ScoredModel
 from fedwild.training import ClientCorrection, Correction, Descent, LocalTraining, Objective, Protected, train
 
 
@@ -41,9 +41,8 @@ class AveragingRounds(Summable, Protected, Phase):
         """Train a model on the client's own data and return the reply."""
         correction = self.client_correction(client, model, payload)
         trained = train(model, client.train, self.params, self.objective, correction, rng, own or self.descent)
-        reply = Payload.of(model=client.task.weights(model), **correction.after_training(trained.steps, self.params.lr))
-        reply.info = {"samples": len(client.train), **trained.info()}
-        return reply
+        sent = {"model": client.task.weights(model), **correction.after_training(trained.steps, self.params.lr)}
+        return Payload.of({"samples": len(client.train), **trained.info()}, **sent)
 
     def client_correction(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:
         return self.correction.at_client(client, model, payload)
@@ -64,7 +63,7 @@ class AveragingRounds(Summable, Protected, Phase):
 class FedAvg(Method):
     """Averages locally trained weights, weighted by the number of samples."""
 
-    class Params(LocalTraining):
+    class Params(DecisionSettings, LocalTraining):
         batch_size: int = Field(32, ge=1, description="samples per step; the last partial batch is kept")
         rounds: int = Field(10, ge=1, description="communication rounds")
 
@@ -93,8 +92,9 @@ class FedAvg(Method):
         server.state.put("model", initial_weights(server, self.outputs(len(server.classes)), self.bias))
 
     def answers(self, server: Server) -> Answering:
-        classes, fitted = len(server.classes), server.state.group(FITTED)
-        return Answering(lambda _: ScoredModel(self.model(server), classes, self.score, fitted), server.clients)
+        rest = (len(server.classes), self.score, server.state.group(FITTED))
+        decided = self.params.threshold
+        return Answering(lambda _: ScoredModel(self.model(server), *rest), server.clients, threshold=decided)
 
     def model(self, server: Server) -> Network:
         return server.task.network(self.weights(server), self.outputs(len(server.classes)), self.bias, slot="predictor")

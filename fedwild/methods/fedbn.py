@@ -66,7 +66,8 @@ class FedBN(FedAvg):
             model = server.task.network({**server.state.group("model"), **own}, outputs, self.bias, slot="predictor")
             return ScoredModel(model, len(server.classes), self.score)
 
-        return Answering(predictor, server.clients, personal=bool(server.state.info[NORMS]))
+        personal = bool(server.state.info[NORMS])
+        return Answering(predictor, server.clients, personal, self.params.threshold)
 
 
 def select_norms(model: Network, state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -131,6 +131,13 @@ class FedProto(FedAvg):
     round_type = PrototypeRounds
     params: Params
 
+    def check(self, network: Network | None, start_from: str | None) -> None:
+        if self.params.decision == "argmax" and self.params.answer == "prototypes":
+            raise UserError(
+                "method.answer = 'prototypes' is not allowed with method.decision = 'argmax', which compares outputs "
+                "of the head. Use method.answer = 'head'."
+            )
+
     def start(self, server: Server) -> None:
         server.state.put(NETWORK, initial_weights(server, self.outputs(len(server.classes)), self.bias))
         server.state.info["classes"] = len(server.classes)
@@ -160,7 +167,7 @@ class FedProto(FedAvg):
                 return ScoredModel(model, classes, self.score)
             return NearestPrototype(model, classes, self.score, server.state.group(PROTOTYPES))
 
-        return Answering(predictor, names, personal=True)
+        return Answering(predictor, names, personal=True, threshold=self.params.threshold)
 
 
 def owners(server: Server) -> list[str]:

@@ -12,6 +12,7 @@ from fedwild.contract import Answering, Client, Predictor, Server, Traits
 from fedwild.core.errors import UserError
 from fedwild.methods.one_shot import OneShot
 from fedwild.methods.registry import METHODS
+from fedwild.openset.decisions import DecisionSettings
 from fedwild.openset.predictors import ScoredModel
 from fedwild.training.loop import LocalTraining
 
@@ -20,7 +21,7 @@ from fedwild.training.loop import LocalTraining
 class LocalOnly(OneShot):
     """Trains one model per client on its own data only (SOLO)."""
 
-    class Params(LocalTraining):
+    class Params(DecisionSettings, LocalTraining):
         epochs: int = Field(20, ge=0, description="passes over the client's own data")
 
     traits = Traits(personal=True)
@@ -36,4 +37,4 @@ class LocalOnly(OneShot):
             model = server.task.network(weights, self.outputs(len(server.classes)), slot="predictor")
             return ScoredModel(model, len(server.classes), self.score)
 
-        return Answering(predictor, names, personal=True)
+        return Answering(predictor, names, personal=True, threshold=self.params.threshold)

@@ -2,6 +2,7 @@
 
 # ruff: noqa: F401
 from fedwild.openset.calibration import decide, threshold_at_acceptance
+from fedwild.openset.decisions import DecisionSettings, check_decision
 from fedwild.openset.fitting import FITTED, FitScore
 from fedwild.openset.metrics import UNKNOWN
 from fedwild.openset.predictors import ScoredModel

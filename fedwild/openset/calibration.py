@@ -1,8 +1,9 @@
 """From unknown scores to decisions: thresholds set on *known validation* data, never on test unknowns.
 
 The rule is part of a result. (a) `threshold_at_acceptance`: accept a given share of known validation samples.
-(b) `per_class_thresholds`: the same within each class (OVRN). (c) `decide_by_extra_class`: the largest of K+1 outputs
-(PROSER, FedOSS, OpenMax). (d) A fixed number. A sample is accepted if u <= t; otherwise the answer is UNKNOWN.
+(b) `per_class_thresholds`: the same within each class (OVRN). (c) The largest of K + 1 outputs (PROSER, FedOSS): the
+threshold 0 of a score that compares them, see `decisions.py`. (d) A fixed number. A sample is accepted if u <= t;
+otherwise the answer is UNKNOWN.
 """
 
 from __future__ import annotations
@@ -72,11 +73,3 @@ def decide(logits: Tensor, unknown: Tensor, threshold: float | Array) -> Tensor:
             f"threshold must be a number or ({logits.shape[1]},), one per class, not {tuple(limits.shape)}."
         )
     return torch.where(unknown.double() <= limits, predicted, UNKNOWN)
-
-
-def decide_by_extra_class(outputs: Tensor) -> Tensor:
-    """Rule (c): return the argmax (n,) int64 over outputs (n, K+1), the last of which means UNKNOWN."""
-    if outputs.ndim != 2 or outputs.shape[1] < 2:
-        raise ValueError(f"outputs must have shape (n, K+1) with K >= 1, not {tuple(outputs.shape)}.")
-    winner = outputs.argmax(dim=1)
-    return torch.where(winner == outputs.shape[1] - 1, UNKNOWN, winner)

@@ -20,7 +20,7 @@ from fedwild.core.toml import dump_toml, parse_toml
 from fedwild.data import DataSettings, PartitionSettings, partition_settings
 from fedwild.methods import METHODS, demonstration
 from fedwild.models import MODELS
-from fedwild.openset.fitting import FitScore
+from fedwild.openset import FitScore, check_decision
 from fedwild.runs.components import KINDS, Part, default_parts, read_part, starting_methods
 from fedwild.runs.privacy import check_method
 from fedwild.runs.protection import check_protection
@@ -107,6 +107,7 @@ class Config:
                 f"score.name = {score.name!r} is not allowed here: it needs a fit step, which method {method.name!r} "
                 "does not have."
             )
+        check_decision(self.method.params, score, has_unknown_output(method))
         method.check(None, self.federation.start_from)
         check_method(method, self.privacy.level)
         check_protection(method, self.federation.secure, self.privacy.level)

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedwild.openset.calibration import (
     decide,
-    decide_by_extra_class,
     per_class_thresholds,
     threshold_at_acceptance,
 )
@@ -121,11 +120,3 @@ def test_decide_rejects_wrong_shapes() -> None:
 
 def test_decide_accepts_empty_batches() -> None:
     assert decide(torch.zeros(0, 2), torch.zeros(0), torch.zeros(2)).shape == (0,)
-
-
-def test_the_extra_class_means_unknown() -> None:
-    outputs = torch.tensor([[1.0, 0.0, 2.0], [3.0, 0.0, 2.0], [0.0, 3.0, 2.0]])
-    assert decide_by_extra_class(outputs).tolist() == [UNKNOWN, 0, 1]
-    assert decide_by_extra_class(outputs[:, :2]).tolist() == [0, 0, UNKNOWN]
-    with pytest.raises(ValueError, match="K\\+1"):
-        decide_by_extra_class(outputs[:, :1])

@@ -18,7 +18,7 @@ from fedwild.methods.fedma.rounds import MatchingRounds
 from fedwild.methods.own_start import START, Start, check_start
 from fedwild.methods.registry import METHODS
 from fedwild.models import LayerGraph, Network
-from fedwild.openset import Score, ScoredModel
+from fedwild.openset import DecisionSettings, Score, ScoredModel
 from fedwild.training import LocalTraining, Objective
 
 
@@ -26,7 +26,7 @@ from fedwild.training import LocalTraining, Objective
 class FedMA(Method):
     """Matches and merges the neurons of all clients, one layer per round (FedMA)."""
 
-    class Params(LocalTraining):
+    class Params(DecisionSettings, LocalTraining):
         epochs: int = Field(20, ge=0, description="passes over the client's own data per round, that is per layer")
         rounds: int = Field(12, ge=1, description="communication rounds, each of which matches one layer")
         sigma: float = Field(1.0, gt=0, description="standard deviation of a client's neuron from its global neuron")
@@ -76,7 +76,7 @@ class FedMA(Method):
             model = resize(server.task.build(self.outputs(classes), Rng(0)), server.state.group("model"))
             return ScoredModel(model, classes, self.score)
 
-        return Answering(predictor, server.clients)
+        return Answering(predictor, server.clients, threshold=self.params.threshold)
 
     def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
         """Return the number of neurons of the global network, relative to that of the architecture."""

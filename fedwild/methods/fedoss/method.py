@@ -15,7 +15,6 @@ from typing import Any
 
 from fedwild.aggregation import Aggregation
 from fedwild.contract import Answering, Exhibit, Method, Outcome, Phase, Record, Server, Traits, initial_weights
-from fedwild.core.errors import UserError
 from fedwild.methods.fedoss.exhibits import boundary_exhibits
 from fedwild.methods.fedoss.finetune import Finetune
 from fedwild.methods.fedoss.heads import Layouts, choose_cut
@@ -46,11 +45,6 @@ class FedOSS(Method):
     def check(self, network: Network | None, start_from: str | None) -> None:
         if network is not None:
             choose_cut(network, self.params.cut)
-        if self.params.decision == "argmax" and self.score.name != "proser":
-            raise UserError(
-                f"score.name = {self.score.name!r} is not allowed with method.decision = 'argmax', "
-                "which compares the unknown output with the others: use score.name = 'proser'."
-            )
 
     def phases(self) -> Sequence[Phase]:
         p, parts = self.params, (self.params, self.correction, self.aggregation, self.layouts)
@@ -69,8 +63,7 @@ class FedOSS(Method):
         return Answering(
             lambda _: ScoredModel(server.task.network(weights, classes + 1, slot="predictor"), classes, self.score),
             server.clients,
-            # The proser score is above 0 exactly where the unknown output is the largest.
-            threshold=0.0 if self.params.decision == "argmax" else None,
+            threshold=self.params.threshold,
         )
 
     def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from fedwild.contract import Settings
+from fedwild.openset import DecisionSettings
 from fedwild.training import LocalTraining
 
 AUTO = "auto"
@@ -104,9 +105,5 @@ class GaussianSettings(Settings):
 
 
 # Pydantic lists the fields of the last base first.
-class FedOSSParams(GaussianSettings, PushSettings, BoundarySettings, HeadSettings, TrainingSettings):
+class FedOSSParams(DecisionSettings, GaussianSettings, PushSettings, BoundarySettings, HeadSettings, TrainingSettings):
     """The settings of FedOSS, and how the network answers "unknown"."""
-
-    decision: Literal["argmax", "calibrated"] = Field(
-        "calibrated", description="argmax over K + 1 outputs, or a threshold that accepts most validation samples"
-    )

@@ -29,7 +29,7 @@ from fedwild.methods.fedov.voting import (
 from fedwild.methods.one_shot import OneShot, OneShotTraining, Upload
 from fedwild.methods.registry import METHODS
 from fedwild.models import Network
-from fedwild.openset.metrics import UNKNOWN
+from fedwild.openset import UNKNOWN, DecisionSettings
 
 Voting = Literal["calibrated", "all"] | Annotated[int, Field(ge=1)]
 # All k are computed; of large ensembles only these are reported.
@@ -66,7 +66,7 @@ class CalibratedUpload(Upload):
 class FedOV(OneShot):
     """Lets open-set classifiers, uploaded once, vote on samples that they do not consider unknown."""
 
-    class Params(OneShotTraining):
+    class Params(DecisionSettings, OneShotTraining):
         voting: Voting = Field(
             "calibrated", description="calibrated, all (as in the paper), or a number k: the k most confident models"
         )
@@ -81,6 +81,11 @@ class FedOV(OneShot):
                 f"objective.name = {self.objective.name!r} is not allowed: method {self.name!r} needs an objective "
                 "that trains an unknown output, such as outlier-aware or proser."
             )
+        if self.params.decision == "argmax" and self.params.voting == "calibrated":
+            raise UserError(
+                "method.voting = 'calibrated' is not allowed with method.decision = 'argmax': its scores are not "
+                "probabilities of K + 1 outputs. Use method.voting = 'all' or a number."
+            )
 
     def forget(self, server: Server) -> None:
         super().forget(server)
@@ -92,9 +97,9 @@ class FedOV(OneShot):
         def predictor(client: Client | None) -> Predictor:
             voters, members = self.voters(server), server.state.subgroups("calibrations")
             calibrations = [Calibration(**members[name]) for name in voters]
-            return OpenVote(list(voters.values()), calibrations, len(server.classes), self.params.voting)
+            return OpenVote(list(voters.values()), calibrations, len(server.classes), self.params)
 
-        return Answering(predictor, server.clients)
+        return Answering(predictor, server.clients, threshold=self.params.threshold)
 
     def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
         """Return closed accuracy under every voting rule, since one pass through the models gives them all."""
@@ -120,12 +125,13 @@ class OpenVote(Predictor):
         models: Sequence[Network],
         calibrations: Sequence[Calibration],
         classes: int,
-        voting: Voting,
+        settings: FedOV.Params,
     ) -> None:
         self.models = [model.eval() for model in models]
         self.calibrations = list(calibrations)
         self.classes = classes
-        self.voting = voting
+        self.settings = settings
+        voting = settings.voting
         self.counted = min(voting, len(models)) if isinstance(voting, int) else len(models)
 
     @torch.inference_mode()
@@ -139,12 +145,15 @@ class OpenVote(Predictor):
             "calibrated": calibrated.argmax(dim=1, keepdim=True),
             "confident": votes.argmax(dim=2).t().contiguous(),
         }
-        if self.voting == "calibrated":
+        if self.settings.voting == "calibrated":
             return Prediction(calibrated.float(), -calibrated.amax(dim=1), details)
-        counted = votes[self.counted - 1]
+        counted, score = votes[self.counted - 1], unknown[self.counted - 1]
+        if self.settings.decision == "argmax":
+            # Above 0 exactly where unknown has the largest of the K + 1 mean probabilities.
+            score = score - counted.amax(dim=1)
         # The smallest normal number keeps the logarithm finite where no model gives a class any probability.
         logits = counted.clamp_min(torch.finfo(torch.float32).tiny).log().float()
-        return Prediction(logits, unknown[self.counted - 1], details)
+        return Prediction(logits, score, details)
 
 
 @METHODS.add("distilled-fedov")

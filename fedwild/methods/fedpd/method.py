@@ -156,7 +156,7 @@ class FedPD(FedAvg):
             return ScoredModel(model, len(server.classes), self.score)
 
         personal = self.has_own_weights(server) or self.has_own_norms(server)
-        return Answering(predictor, server.clients, personal)
+        return Answering(predictor, server.clients, personal, self.params.threshold)
 
     def measure(self, server: Server, outcome: Outcome) -> dict[str, float]:
         """Return the mean share of neurons that each kind of map moved in the last round."""

@@ -119,6 +119,7 @@ class Gains(FedAvg, Welcomes):
         return Answering(
             lambda _: ScoredModel(self.model(server), len(server.classes), self.score),
             [name for name in server.clients if name not in outside],
+            threshold=self.params.threshold,
             truth=partial(covered_truth, server),
         )
 

@@ -58,7 +58,7 @@ def test_prediction_is_the_rule_of_the_setting(voting: str | int) -> None:
     models = [build("mlp", (4,), 4).eval() for _ in range(3)]
     calibrations = [Calibration(torch.randn(3), torch.tensor([i + 1, 2, 3])) for i in range(3)]
     x = torch.rand(20, 4)
-    answer = OpenVote(models, calibrations, 3, voting).predict(x)  # type: ignore[arg-type]
+    answer = OpenVote(models, calibrations, 3, FedOV.Params(voting=voting)).predict(x)
     with torch.no_grad():
         outputs = stacked_outputs(models, x).double()
     votes, unknown = confident_votes(outputs)
