@@ -22,7 +22,8 @@ from fedwild.cli.report import report
 from fedwild.cli.reproduce import reproduce
 from fedwild.cli.runs import resume, run, welcome
 from fedwild.cli.show import show_app
-from fedwild.cli.sites import coordinate, flower_app, site
+from fedwild.cli.site import audit, policy, site_app
+from fedwild.cli.sites import coordinate, flower_app
 from fedwild.cli.track import track
 from fedwild.cli.verify import verify
 from fedwild.core.errors import DamageWarning, UserError
@@ -49,7 +50,8 @@ for command in (
     report,
     verify,
     coordinate,
-    site,
+    policy,
+    audit,
     compare,
     sweep,
     reproduce,
@@ -60,6 +62,7 @@ app.command("name")(name_class)
 app.command("list")(list_parts)
 app.add_typer(data_app, name="data")
 app.add_typer(show_app, name="show")
+app.add_typer(site_app, name="site")
 app.add_typer(flower_app, name="flower")
 
 MAX_ERROR = 10_000

@@ -1,8 +1,7 @@
-"""Commands for real sites: `fedwild site`, `fedwild coordinate` and `fedwild flower`."""
+"""Commands for the coordinator of real sites: `fedwild coordinate` and `fedwild flower`."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,65 +12,10 @@ import typer
 from fedwild.cli import options
 from fedwild.cli.options import Names, Number, PathOption, Words, option
 from fedwild.core.errors import UserError
-from fedwild.core.text import clean
 
-MAX_NOTICE, MAX_NOTICE_LINES = 10_000, 100
-"""Limits for what a site shows to its operator: a sentence of the coordinator, or the site's own traceback."""
 flower_app = typer.Typer(
     help="Create certificates and keys for real sites, and apps for Flower's own programs.", no_args_is_help=True
 )
-
-
-def site(
-    superlink: Annotated[str, option("HOST:PORT", "The coordinator's address.")],
-    data: Annotated[str, option("PATH", "This site's data: an image folder, .npz, .csv, or the name of a data set.")],
-    name: Annotated[str, option("NAME", "This site's name, such as hospital-a.")],
-    key: Annotated[PathOption, option("FILE", "This site's private key. The coordinator needs the public key.")] = None,
-    ca: Annotated[
-        PathOption, option("FILE", "The certificate of the authority that signed the coordinator's (default: no TLS).")
-    ] = None,
-    labels: Annotated[
-        Names, option("OWN=NAME", "This site's name of a class and the federation's; repeatable.", "--label")
-    ] = None,
-    folder: Annotated[
-        PathOption, option("DIR", "Folder for this site's identity and state (~/.local/state/fedwild).")
-    ] = None,
-    device: Annotated[str, option("NAME", "cpu, cuda, cuda:0 ...")] = "cpu",
-    wait: Annotated[Number, option("SECONDS", "How long to wait for the coordinator (60).")] = None,
-    quiet: options.Quiet = False,
-) -> None:
-    """Take part in a federation as a real site, with this machine's data, until stopped with Ctrl-C.
-
-    The data never leaves the site: it sends models, figures, class names and counts. After a crash, start the site
-    again with the same --name and --folder to continue.
-
-    Examples:
-
-      fedwild site --superlink coordinator.example:8443 --data ~/scans --name hospital-a --ca ca.pem --key a.key
-
-      fedwild site --superlink 127.0.0.1:8443 --data scans.npz --name hospital-b --label zwei=2
-    """
-    seconds = 60.0 if wait is None else options.real(wait)
-    if not isinstance(seconds, float) or not 0 <= seconds < 1e7:
-        raise UserError(f"--wait {wait} is not allowed: it must be a number of seconds.")
-    with needs_flower():
-        from fedwild.sites.site import SiteOptions, run_site
-
-    def notify(text: str) -> None:
-        if not quiet:
-            options.say(clean(text, MAX_NOTICE, MAX_NOTICE_LINES), options.err)
-
-    renamed = options.pairs("--label", labels or [])
-    chosen = SiteOptions(superlink, data, name, key, ca, folder, renamed, device, seconds)
-    # Service managers stop a site with SIGTERM. As after Ctrl-C, it disconnects and can reconnect at once.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        run_site(chosen, notify)
-    except KeyboardInterrupt:
-        notify("stopped")
-        raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def coordinate(

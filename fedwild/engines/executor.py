@@ -60,6 +60,8 @@ class Executor:
     spool: Path
     """Folder for replies until they are merged."""
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    min_count: int = 1
+    """Nothing is reported about fewer validation samples, or about fewer test samples of a class."""
     _payload: tuple[str, Payload] | None = field(default=None, repr=False)
     _predictor: tuple[str, Predictor] | None = field(default=None, repr=False)
     _file: io.FileIO | None = field(default=None, repr=False)
@@ -132,7 +134,7 @@ class Executor:
             predictor = self._predictor_for(job, payload, client)
             if job.kind == "validate":
                 assert client is not None
-                return to_payload(sketch_scores(predict(predictor, client.validation, self.task.device).unknown))
+                return self._validate(predictor, client)
             if job.kind == "measure":
                 return self._measure(job, payload, predictor)
             mine = self.split.test if job.client is None else self._clients[job.client].test
@@ -162,6 +164,11 @@ class Executor:
             reply.put("model", clip_model(payload.group("model"), reply.group("model"), self.privacy.clip))
         return reply
 
+    def _validate(self, predictor: Predictor, client: Client) -> Payload:
+        """Return a sketch of the unknown scores of the client's validation samples; too few of them stay here."""
+        scores = predict(predictor, client.validation, self.task.device).unknown
+        return to_payload(sketch_scores(scores if len(scores) >= self.min_count else scores[:0]))
+
     def _measure(self, job: Job, payload: Payload, predictor: Predictor) -> Payload:
         """Return a report on the client's own test samples; the answers for them stay here."""
         assert job.client is not None
@@ -171,7 +178,7 @@ class Executor:
         names = [self.dataset.classes[i] for i in samples.y.tolist()]
         answers = predict(predictor, samples, self.task.device)
         outcome = outcome_of(server, answers, job.threshold, names, self.split.novel_by_stage)
-        return report_of(self.method, server, outcome)
+        return report_of(self.method, server, outcome, self.min_count)
 
     def _post(self, reply: bytes, job: Job) -> tuple[str, int]:
         """Append a reply to the file that this process has for the round, for all its clients."""
@@ -211,9 +218,18 @@ class Executor:
             step=job.step,
             classes=job.classes,
             view=view,
-            labels=self._label_counts(split.train),
+            labels=self.labels_of(job.client),
             state=Payload() if state is None else state,
         )
+
+    def labels_of(self, client: str) -> dict[str, int]:
+        """Return the number of a client's labelled training samples by class name."""
+        return self._label_counts(self._clients[client].train)
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds of the method's plan."""
+        return len(self._phases)
 
     def _label_counts(self, rows: np.ndarray) -> dict[str, int]:
         """Return the number of these training rows by class name."""

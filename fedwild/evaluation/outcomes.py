@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,11 +45,16 @@ def figures_of(method: Method, server: Server, outcome: Outcome) -> dict[str, fl
     return {**common, **method.measure(server, outcome)}
 
 
-def report_of(method: Method, server: Server, outcome: Outcome) -> Payload:
+def report_of(method: Method, server: Server, outcome: Outcome, min_count: int = 1) -> Payload:
     """Return a site's report on its own test samples: figures, and for each true class [correct, all].
 
-    An answer is correct if the class with the largest logit is the true one, regardless of the threshold.
+    An answer is correct if the class with the largest logit is the true one, regardless of the threshold. Samples of a
+    class with fewer than `min_count` of them are not measured, so that no figure tells about a few samples.
     """
+    sizes = Counter(outcome.true_names)
+    if min(sizes.values(), default=min_count) < min_count:
+        kept = [i for i, name in enumerate(outcome.true_names) if sizes[name] >= min_count]
+        outcome = select_rows(outcome, torch.tensor(kept, dtype=torch.int64))
     truth = method.answers(server).truth(outcome)
     right = outcome.prediction.logits.argmax(1) == truth if len(truth) else torch.zeros(0, dtype=torch.bool)
     counts: dict[str, list[int]] = {}

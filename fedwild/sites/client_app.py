@@ -39,6 +39,7 @@ def over_socket(path: str, envelope: Envelope) -> Envelope:
 def in_this_process(node: Any, envelope: Envelope) -> Envelope:
     """Return the answer of a site server created for this message from the site's `--node-config`."""
     from fedwild.engines.threads import single_thread
+    from fedwild.sites.policy import read_policy
     from fedwild.sites.site import default_folder
     from fedwild.sites.site_server import SiteServer
 
@@ -48,4 +49,6 @@ def in_this_process(node: Any, envelope: Envelope) -> Envelope:
     single_thread()
     name = str(node["name"])
     folder = Path(str(node["folder"])) if "folder" in node else default_folder(name)
-    return SiteServer(name, str(node["data"]), folder, device=str(node.get("device", "cpu"))).answer(envelope)
+    policy = read_policy(Path(str(node["policy"])) if "policy" in node else None)
+    device = str(node.get("device", "cpu"))
+    return SiteServer(name, str(node["data"]), folder, device=device, policy=policy).answer(envelope)

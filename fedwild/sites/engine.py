@@ -16,8 +16,8 @@ from fedwild.engines.local import LocalEngine
 from fedwild.runs.config import Config
 from fedwild.sites.envelope import Envelope
 from fedwild.sites.redaction import redact
+from fedwild.sites.requests import Setup, sent_config, version_fields
 from fedwild.sites.roster import REFRESH_SECONDS, Roster
-from fedwild.sites.site_server import Setup, sent_config, version_fields
 from fedwild.sites.transport import Delivery, Transport
 
 POLL_SECONDS = 0.5

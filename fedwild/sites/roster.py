@@ -20,7 +20,7 @@ from fedwild.runs.config import Config
 from fedwild.runs.events import Listener
 from fedwild.sites.envelope import Envelope
 from fedwild.sites.redaction import redact
-from fedwild.sites.site_server import sent_config, version_fields
+from fedwild.sites.requests import sent_config, version_fields
 from fedwild.sites.transport import Delivery, Node, Transport
 
 REFRESH_SECONDS = 1.0

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,12 +17,14 @@ from pathlib import Path
 
 from fedwild.core.errors import BadReply, UserError
 from fedwild.core.temporary import temporary_folder
+from fedwild.core.trust import only_in_process
 from fedwild.data import DataSettings, load
 from fedwild.engines.threads import single_thread
 from fedwild.sites.envelope import Closed, read, write
 from fedwild.sites.keys import check_site_key, check_site_name
+from fedwild.sites.policy import read_policy
 from fedwild.sites.processes import Child, free_port, last_line, split_address, unresolved
-from fedwild.sites.site_server import SiteServer
+from fedwild.sites.site_server import NOT_ALLOWED, SiteServer
 from fedwild.sites.transport import listen
 
 CONNECTED = "SuperNode ID:"
@@ -53,21 +56,38 @@ class SiteOptions:
     device: str = "cpu"
     wait: float = 60.0
     """Seconds to wait for the coordinator at the start."""
+    policy: Path | None = None
+    """The site's policy; None for the default."""
 
 
 def run_site(options: SiteOptions, notify: Notify) -> None:
     """Serve until interrupted. Wrong options are rejected before anything is started."""
     check_options(options)
+    policy = read_policy(options.policy)
     folder = (options.folder or default_folder(options.name)).resolve()
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(locked(folder))
         single_thread()
-        server = SiteServer(options.name, options.data, folder, options.labels, options.device, notify)
+        cleanup.enter_context(only_in_process(policy.import_paths, NOT_ALLOWED))
+        terminal = sys.stdin if sys.stdin is not None and sys.stdin.isatty() else None
+        about = (options.name, options.data, folder, options.labels, options.device, notify)
+        server = SiteServer(*about, policy=policy, terminal=terminal)
+        start_log(server)
         home = cleanup.enter_context(temporary_folder())
         check_coordinator(options, notify)
         serve(server, home / "socket")
-        notify(f"site {options.name} with {options.data}; state in {folder}")
+        notify(f"site {options.name} with {options.data}; state and audit log in {folder}")
+        notify(f"policy ({options.policy or 'default'}): {policy.describe_values()}")
         stay_connected(options, home, folder / "supernode.log", notify)
+
+
+def start_log(server: SiteServer) -> None:
+    """Record in the audit log that the site starts, and with which policy."""
+    try:
+        server.audit.append({"request": {"kind": "start"}, "site": server.name, "policy": server.policy.digest()})
+    except OSError as error:
+        path = str(server.audit.path)
+        raise UserError(f"the audit log {path!r} cannot be written: {error.strerror or error}.") from error
 
 
 def check_options(options: SiteOptions) -> None:
@@ -91,8 +111,22 @@ def check_options(options: SiteOptions) -> None:
 
 def default_folder(name: str) -> Path:
     """Return the default folder for a site's identity and state."""
+    return default_parent() / name
+
+
+def default_parent() -> Path:
+    """Return the folder that holds the default folders of this user's sites."""
     base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "fedwild" / "sites" / name
+    return (Path(base) if base else Path.home() / ".local" / "state") / "fedwild" / "sites"
+
+
+def site_folders(folder: Path | None) -> list[Path]:
+    """Return a site's folder, or without one the default folders of all sites of this user."""
+    if folder is None:
+        return sorted(path for path in default_parent().glob("*") if path.is_dir())
+    if not folder.is_dir():
+        raise UserError(f"--folder {str(folder)!r} does not exist.")
+    return [folder.resolve()]
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """One site: its data, the durable state of its client, and its answers to the coordinator's requests.
 
 Every request holds everything about its run, so a site can be stopped and restarted at any time. It sends replies,
-figures, class names and counts. Samples never leave it.
+figures, class names and counts, as far as its policy allows, and records in its audit log what it sent. Samples, and
+answers for single samples, never leave it.
 """
 
 from __future__ import annotations
@@ -13,48 +14,50 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
-from fedwild.contract import Step, Task
+from fedwild.contract import Task
 from fedwild.contract.engine import SECURE_KINDS, Job
 from fedwild.core.errors import BadReply, UserError
 from fedwild.core.payload import Payload
-from fedwild.core.settings import validate
 from fedwild.core.storage import make_folder, write_atomically
-from fedwild.core.version import __version__
-from fedwild.data import ClassRoles, Dataset, DataSettings, load, site_split
+from fedwild.core.text import clean
+from fedwild.core.trust import only
+from fedwild.data import Dataset, load, site_split
 from fedwild.engines.executor import Executor
+from fedwild.evaluation.outcomes import check_report
+from fedwild.openset.sketch import from_payload
 from fedwild.runs.at_sites import SiteFacts
 from fedwild.runs.checkpoints import state_file, version_of
-from fedwild.runs.config import Config, resolve
+from fedwild.runs.config import resolve
 from fedwild.runs.experiment import usable_device
-from fedwild.sites.envelope import PROTOCOL, Envelope
+from fedwild.sites import review
+from fedwild.sites.audit import AuditLog, describe_exchange
+from fedwild.sites.envelope import Envelope
+from fedwild.sites.own_data import only_classes, with_remaining_unknown
+from fedwild.sites.permits import Permit, Permits
+from fedwild.sites.policy import Policy
 from fedwild.sites.redaction import redact
+from fedwild.sites.requests import (
+    ACTIVITIES,
+    Setup,
+    check_version,
+    first_index,
+    job_of,
+    own_settings,
+    run_of,
+    version_fields,
+)
+from fedwild.sites.time_limit import TimeExceeded, time_limit
 
 LOADING_SETTINGS = ("size", "channels", "test_fraction", "train_samples", "test_samples", "domains")
 """The settings that determine what is read from a site's files."""
 KEPT_STATES = 2
 """The number of state versions that a client keeps: as many as a run keeps checkpoints."""
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What a site needs to know about a run: settings, class roles, sample shape, and whether it is a newcomer."""
-
-    config: dict[str, Any]
-    roles: ClassRoles
-    shape: tuple[int, ...]
-    newcomer: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "roles": self.roles._asdict()}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Setup:
-        roles = ClassRoles(*(tuple(fields["roles"][key]) for key in ClassRoles._fields))
-        return cls(dict(fields["config"]), roles, tuple(fields["shape"]), bool(fields["newcomer"]))
+MAX_NOTES = 20
+NOT_ALLOWED = "which is not in import_paths of this site's policy"
 
 
 @dataclass
@@ -64,24 +67,45 @@ class SiteServer:
     name: str
     data: str
     folder: Path
-    """Holds the site's identity and its client's state, one folder per run."""
+    """Holds the site's identity, its audit log, the permits of runs, and its client's state, one folder per run."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """The federation's name for each class that has another name here."""
     device: str = "cpu"
     notify: Callable[[str], None] = lambda text: None
     """Shows a message to the site's operator."""
+    policy: Policy = field(default_factory=Policy)
+    terminal: TextIO | None = None
+    """Where the operator can approve runs."""
     _dataset: tuple[str, Dataset] | None = field(default=None, repr=False)
     _executor: tuple[str, Executor] | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        self.audit = AuditLog(self.folder / "audit.jsonl")
+        self._permits = Permits(self.folder / "permits", self.policy, self.notify, self.terminal)
+
     def answer(self, request: Envelope) -> Envelope:
-        """Return the answer to any request. A failure becomes one sentence; its details are shown only at the site."""
+        """Return the answer to any request, once it is in the audit log."""
+        reply = self._answer(request)
+        try:
+            self.audit.append(describe_exchange(request, reply))
+        except (OSError, UserError) as problem:
+            self.notify(f"a request was not answered: the audit log cannot be written: {problem}")
+            return Envelope({"kind": "rejected", "reason": "the audit log of this site cannot be written"})
+        return reply
+
+    def _answer(self, request: Envelope) -> Envelope:
+        """Return the answer to a request. A failure becomes one sentence; its details are shown only at the site."""
         handlers = {"hello": self._hello, "job": self._job, "rejected": self._rejected, "notice": self._notice}
         try:
             check_version(request.head)
             handler = handlers.get(str(request.head.get("kind")))
             if handler is None:
                 raise BadReply(f"unknown request kind {str(request.head.get('kind'))[:40]!r}")
-            return handler(request)
+            with only(self.policy.import_paths, NOT_ALLOWED):
+                return handler(request)
+        except review.Refused as problem:
+            self.notify(f"refused: {problem}")
+            return Envelope({"kind": "rejected", "reason": redact(problem.short)})
         except (UserError, BadReply) as problem:
             self.notify(f"rejected a request: {problem}")
             return Envelope({"kind": "rejected", "reason": redact(str(problem))})
@@ -89,6 +113,15 @@ class SiteServer:
             # A user's own module may try to end the process; the site keeps running.
             self.notify(f"failed: {type(problem).__name__}: {problem}")
             return Envelope({"kind": "rejected", "reason": redact(f"{type(problem).__name__}: {problem}")})
+
+    def _limited(self, work: Callable[[], Any]) -> Any:
+        """Return the result of some work, if it ends within the time that the policy allows."""
+        try:
+            with time_limit(self.policy.max_job_seconds):
+                return work()
+        except TimeExceeded:
+            rule = f"max_job_seconds = {self.policy.max_job_seconds:g}"
+            raise review.Refused("a request that takes so long", rule) from None
 
     # --- identity and data ----------------------------------------------------------------------------------
 
@@ -106,7 +139,10 @@ class SiteServer:
 
     def _hello(self, request: Envelope) -> Envelope:
         """Return the name, the classes, the shape and the number of samples."""
-        dataset = self.dataset(request.head["data"], int(request.head["seed"]))
+        seed = request.head.get("seed")
+        if not isinstance(seed, int):
+            raise BadReply("the request has no seed")
+        dataset: Dataset = self._limited(lambda: self.dataset(request.head.get("data"), seed))
         facts = SiteFacts(
             self.name,
             tuple(sorted(set(self._present_classes(dataset)))),
@@ -134,11 +170,14 @@ class SiteServer:
         ids = torch.unique(torch.cat([dataset.y_train, dataset.y_test])).tolist()
         return [dataset.classes[i] for i in ids]
 
-    def dataset(self, data: Mapping[str, Any], seed: int) -> Dataset:
-        """Return this site's samples, loaded with the coordinator's settings."""
+    def dataset(self, data: Any, seed: int) -> Dataset:
+        """Return this site's samples, loaded with the coordinator's settings, of the classes that may leave."""
+        settings = own_settings(data, self.data)
+        review.check_data(self.policy, settings)
         key = json.dumps([{setting: data.get(setting) for setting in LOADING_SETTINGS}, seed])
         if self._dataset is None or self._dataset[0] != key:
-            self._dataset = (key, load(own_settings(data, self.data), seed, labels=self.labels))
+            dataset = load(settings, seed, labels=self.labels)
+            self._dataset = (key, only_classes(dataset, self.policy.class_names))
         return self._dataset[1]
 
     # --- jobs ---------------------------------------------------------------------------------------------
@@ -149,19 +188,35 @@ class SiteServer:
         # The executor caches by payload. The coordinator reuses paths, so the content identifies a payload here.
         content = hashlib.blake2b(request.body, digest_size=16).hexdigest()
         job, run = replace(job_of(request.head, self.name), payload=content), run_of(request.head)
-        executor = self.executor(request.head["setup"], self.folder / "runs" / run)
+        setup = Setup.from_json(request.head.get("setup"))
+        review.check_classes(self.policy, setup.roles, job.classes)
+        permit = self._permit(setup, job, run)
+        executor: Executor = self._limited(lambda: self.executor(setup, self.folder / "runs" / run))
+        review.check_samples(self.policy, executor.method, executor.labels_of(self.name))
+        self._permits.count(permit, job.kind, executor.rounds)
         state = None if job.state is None else self._state(executor, job)
-        self.notify(f"round {job.step.index + 1} ({job.step.phase}): {ACTIVITIES[job.kind]}")
-        done = executor.answer(job, Payload.decode(request.body), state, executor.secrets_of(job))
+        self.notify(clean(f"round {job.step.index + 1} ({job.step.phase}): {ACTIVITIES[job.kind]}"))
+        payload, secrets = Payload.decode(request.body), executor.secrets_of(job)
+        done = self._limited(lambda: executor.answer(job, payload, state, secrets))
         if done.error is not None:
             self.notify(f"failed: {done.error}\n{done.traceback}")
             return Envelope({"kind": "answer", "error": redact(done.error), **seconds_since(begin)})
+        check_reply(self.policy, job, done.reply)
         # Any other job means that the round of a secure sum is over.
         executor.keep_secrets(done.secrets if job.kind in SECURE_KINDS else b"", job)
         version = job.state if done.state is None else executor.keep(done.state, job)
         prune_states(executor.states, self.name, job)
-        notes = [redact(note) for note in done.notes]
+        notes = [redact(note) for note in done.notes[:MAX_NOTES]]
         return Envelope({"kind": "answer", "state": version, "notes": notes, **seconds_since(begin)}, done.reply)
+
+    def _permit(self, setup: Setup, job: Job, run: str) -> Permit:
+        """Return the permit of a run whose settings the policy allows, before its data is read."""
+        config = resolve(setup.config)
+        review.check_data(self.policy, config.data)
+        review.check_config(self.policy, config)
+        method = config.make_method()
+        review.check_method(self.policy, method)
+        return self._permits.admit(run, setup.config, first_index(job, config, method))
 
     def _state(self, executor: Executor, job: Job) -> Payload:
         try:
@@ -172,11 +227,11 @@ class SiteServer:
                 "or start a new run."
             ) from error
 
-    def executor(self, setup: Mapping[str, Any], states: Path) -> Executor:
+    def executor(self, setup: Setup, states: Path) -> Executor:
         """Return the executor of a run. The last one is kept and reused."""
-        key = json.dumps([setup, str(states)], sort_keys=True)
+        key = json.dumps([setup.to_json(), str(states)], sort_keys=True)
         if self._executor is None or self._executor[0] != key:
-            self._executor = (key, self._make_executor(Setup.from_json(setup), states))
+            self._executor = (key, self._make_executor(setup, states))
         return self._executor[1]
 
     def _make_executor(self, setup: Setup, states: Path) -> Executor:
@@ -185,81 +240,24 @@ class SiteServer:
         if dataset.input_shape != setup.shape:
             raise UserError(f"this site has samples of shape {dataset.input_shape}, but the run uses {setup.shape}.")
         assert config.model is not None
+        method = config.make_method()
+        outputs = sum(len(names) for names in setup.roles) + 1
+        review.check_network(self.policy, config, method, setup.shape, outputs)
         roles = with_remaining_unknown(setup.roles, dataset.classes, config.data)
         split = site_split(dataset, config.data, self.name, roles, setup.newcomer, config.seed)
         task = Task(setup.shape, config.model.name, config.model.params.model_dump(), usable_device(config))
-        method = config.make_method()
-        return Executor(dataset, split, config.data, method, task, config.seed, states, states, config.privacy)
+        own = (states, states, config.privacy, self.policy.min_count)
+        return Executor(dataset, split, config.data, method, task, config.seed, *own)
 
 
-ACTIVITIES = {
-    "local": "training",
-    "validate": "scoring validation samples",
-    "measure": "measuring",
-    "test": "measuring",
-    "advertise": "agreeing on keys for a secure sum",
-    "share": "sharing keys for a secure sum",
-    "masked": "training; the reply is masked",
-    "unmask": "helping to unmask the sum",
-}
-
-
-def version_fields() -> dict[str, Any]:
-    """Return the version of fedwild and of the protocol, which every request holds."""
-    return {"version": __version__, "protocol": PROTOCOL}
-
-
-def check_version(head: Mapping[str, Any]) -> None:
-    """Reject a request from another version of fedwild, whose results may differ."""
-    theirs, ours = {key: head.get(key) for key in version_fields()}, version_fields()
-    if theirs != ours:
-        raise UserError(
-            f"the coordinator has fedwild {str(theirs['version'])[:40]} and this site {ours['version']}: "
-            "install the same version on both."
-        )
-
-
-def own_settings(data: Mapping[str, Any], path: str) -> DataSettings:
-    """Return the coordinator's data settings, with this site's data in place of its own."""
-    settings = {**data, "name": path, "coordinator": None, "newcomers": {}}
-    return validate(DataSettings, settings, "data")
-
-
-def with_remaining_unknown(roles: ClassRoles, classes: tuple[str, ...], data: DataSettings) -> ClassRoles:
-    """Return the roles, with all other classes of this site as unknown unless `data.unknown` lists them."""
-    if data.unknown != "rest":
-        return roles
-    given = {name for names in roles for name in names}
-    return roles._replace(unknown=(*roles.unknown, *(name for name in classes if name not in given)))
-
-
-def sent_config(config: Config) -> dict[str, Any]:
-    """Return a run's settings for its sites, without the coordinator's paths and addresses."""
-    table = config.decisive()
-    table["data"] = {**table["data"], "coordinator": None, "newcomers": {}}
-    table["federation"] = {**table["federation"], "start_from": None}
-    cleaned: dict[str, Any] = json.loads(json.dumps(table))
-    return cleaned
-
-
-def job_of(head: Mapping[str, Any], name: str) -> Job:
-    """Return the job of a request. Reject a job for another client."""
-    try:
-        fields = dict(head["job"])
-        job = Job(**{**fields, "step": Step(**fields["step"]), "classes": tuple(fields["classes"])})
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadReply(f"the job is malformed: {error!r}") from error
-    if job.client != name or job.kind not in ACTIVITIES:
-        raise BadReply(f"a job of kind {job.kind!r} for {job.client!r} was sent to {name!r}")
-    return job
-
-
-def run_of(head: Mapping[str, Any]) -> str:
-    """Return the run's id, which becomes the name of a folder."""
-    run = head.get("run")
-    if not isinstance(run, str) or not run.isalnum() or len(run) > 64:
-        raise BadReply("the request has no valid run id")
-    return run
+def check_reply(policy: Policy, job: Job, reply: bytes) -> None:
+    """Check that what leaves the site has the form and the size that it should have."""
+    if len(reply) > policy.max_reply_mb * 1e6:
+        raise review.Refused(f"a reply of {len(reply)} bytes", f"max_reply_mb = {policy.max_reply_mb:g}")
+    if job.kind == "validate":
+        from_payload(Payload.decode(reply))
+    if job.kind == "measure":
+        check_report(Payload.decode(reply))
 
 
 def seconds_since(begin: float) -> dict[str, float]:

@@ -12,6 +12,7 @@ from fedwild.lifecycle.run import Run
 from fedwild.runs.events import Listener
 from fedwild.sites.coordinator import coordinate_over, settings_for_sites
 from fedwild.sites.envelope import Envelope
+from fedwild.sites.policy import Policy
 from fedwild.sites.site_server import SiteServer
 from fedwild.sites.transport import Delivery, Node
 from tests.tiny import brief
@@ -99,8 +100,12 @@ def site_files(folder: Path, names: Sequence[str], classes: Mapping[str, int] = 
     return {name: saved(folder / f"{name}.npz", arrays) for name, arrays in parts.items()}
 
 
-def site_server(name: str, data: Path, folder: Path, **options: Any) -> SiteServer:
-    return SiteServer(name, str(data), folder / f"site-{name}", **options)
+TINY_DATA = Policy(min_batch_size=1, min_count=1)
+"""A policy that lets sites work with a handful of samples."""
+
+
+def site_server(name: str, data: Path, folder: Path, policy: Policy = TINY_DATA, **options: Any) -> SiteServer:
+    return SiteServer(name, str(data), folder / f"site-{name}", policy=policy, **options)
 
 
 def connected_sites(folder: Path, names: Sequence[str] = ("a", "b")) -> InProcessSites:

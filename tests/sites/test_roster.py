@@ -12,8 +12,8 @@ import pytest
 from fedwild.core.errors import BadReply, UserError
 from fedwild.core.version import __version__
 from fedwild.runs.at_sites import SiteFacts
+from fedwild.sites import requests as requests_module
 from fedwild.sites import roster as roster_module
-from fedwild.sites import site_server as site_server_module
 from fedwild.sites.coordinator import settings_for_sites
 from fedwild.sites.engine import checked_head
 from fedwild.sites.envelope import PROTOCOL, Envelope
@@ -60,7 +60,7 @@ def test_site_with_another_version_rejects_the_coordinator(
     sites = InProcessSites(site_server("a", files["a"], tmp_path), site_server("b", files["b"], tmp_path))
     config = settings_for_sites(tables())
     roster = Roster(sites, config, lambda event: None)
-    monkeypatch.setattr(site_server_module, "__version__", "9.9.9")
+    monkeypatch.setattr(requests_module, "__version__", "9.9.9")
     roster.refresh()
     assert not roster.sites
     (reason,) = set(roster.rejections.values())

@@ -14,7 +14,9 @@ from fedwild.core.version import __version__
 from fedwild.data import ClassRoles
 from fedwild.sites.coordinator import settings_for_sites
 from fedwild.sites.envelope import Envelope
-from fedwild.sites.site_server import SiteServer, sent_config, version_fields, with_remaining_unknown
+from fedwild.sites.own_data import with_remaining_unknown
+from fedwild.sites.requests import sent_config, version_fields
+from fedwild.sites.site_server import SiteServer
 from tests.sites.inprocess import InProcessSites, coordinated, site_files, site_server, tables
 
 
