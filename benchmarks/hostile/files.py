@@ -94,7 +94,7 @@ def run(folder: Path, quick: bool = False) -> Tally:
     bases.append(Base(found, answers(found), model_of(found)))
     codes: dict[int, int] = {}
     for base in bases:
-        damages = [*accidents(base.path), *(forgeries(base.path) if base is not bases[1] else ())]
+        damages = [*accidents(base.path), *(forgeries(base.path) if base is bases[0] else ())]
         for damage in damages[:: 25 if quick else 1]:
             tally.trials += 1
             turn += 2

@@ -69,6 +69,8 @@ class EventFile:
     def __init__(self, run: RunFolder, folder: Path, by_client: bool = False) -> None:
         self._scalars = Scalars(by_client)
         events = without_lost_ends(run.read_log())
+        # Everything is read before anything is written.
+        config, settings = run.config_text(), hyperparameters(read_toml(run.path / "config.toml"))
         try:
             make_folder(folder)
             # Old files may hold rounds that were lost in a crash and repeated.
@@ -77,18 +79,18 @@ class EventFile:
             self._writer: FileWriter = file_writer()(str(folder))
         except OSError as error:
             raise UserError(f"{str(folder)!r} cannot be written: {error.strerror or error}.") from error
-        self._describe(run, events[0]["time"] if events else time.time())
+        self._describe(config, settings, events[0]["time"] if events else time.time())
         for event in events:
             self.add(event)
         self._writer.flush()
 
-    def _describe(self, run: RunFolder, when: float) -> None:
+    def _describe(self, config: str, settings: dict[str, str | float], when: float) -> None:
         """Write the run's settings, as text and as hyperparameters."""
         from torch.utils.tensorboard.summary import hparams, text
 
-        self._writer.add_summary(text("config.toml", f"```toml\n{run.config_text()}```"), walltime=when)
+        self._writer.add_summary(text("config.toml", f"```toml\n{config}```"), walltime=when)
         # Without a list of columns, TensorBoard shows those of all runs that it finds.
-        _, start, self._end = hparams(hyperparameters(read_toml(run.path / "config.toml")), {})
+        _, start, self._end = hparams(settings, {})
         self._writer.add_summary(start, walltime=when)
 
     def add(self, event: Mapping[str, Any]) -> None:

@@ -21,9 +21,11 @@ from typing import Any
 
 from fedwild.core.errors import DamageWarning, UserError
 from fedwild.core.storage import create, open_regular
+from fedwild.runs.records import check_event
 
 Listener = Callable[[dict[str, Any]], None]
 """Called with every event of a run."""
+START = b'{"event": "'
 CHECK = ', "check": "'
 CHECK_BYTES = 8
 _TAIL = len(CHECK) + 2 * CHECK_BYTES + len('"}')
@@ -80,7 +82,7 @@ class CheckedLog:
     """A round that was lost in a crash and repeated appears once."""
     checks: set[str] = field(default_factory=set)
     damaged: list[int] = field(default_factory=list)
-    """The numbers of damaged lines, counted from 1; a line after a lost one counts as damaged."""
+    """The numbers of damaged lines, counted from 1. A line after a lost one counts, and one that is no event."""
 
     def problem(self, anchor: str = "") -> str:
         """Return what is wrong, or an empty text. `anchor` is the check of a line that the log must have."""
@@ -97,13 +99,15 @@ def check_log(path: Path) -> CheckedLog:
     for number, line in enumerate(_lines(path), start=1):
         body, check = _parts(line)
         if not check:
-            # Half-written, if the next line continues from the line before this one.
+            # Half-written, if it begins as events do and the next line continues from the line before this one.
+            if not START.startswith(line.removesuffix(b"\n")[: len(START)]):
+                log.damaged.append(number)
             unfinished = unfinished or number
             continue
-        intact = _check(previous, body) == check
-        if not intact:
+        row = _event(body) if _check(previous, body) == check else None
+        if row is None:
             log.damaged.append(unfinished or number)
-        elif row := _event(body):
+        else:
             log.checks.add(check)
             if row["event"] == "resume":
                 log.events = [e for e in log.events if e.get("index", -1) < row["next_index"]]
@@ -155,31 +159,11 @@ def _check(previous: str, body: str) -> str:
 def _event(body: str) -> dict[str, Any] | None:
     """Return the event of a line, if it has all fields that readers rely on."""
     try:
-        row = json.loads(body)
+        row: dict[str, Any] = json.loads(body)
+        check_event(row)
+        return row
     except (ValueError, RecursionError):
         return None
-    return row if is_complete(row) else None
-
-
-NEEDED = {
-    "start": ("rounds",),
-    "resume": ("next_index", "rounds"),
-    "round-start": ("index", "phase"),
-    "round": ("index", "phase", "loss", "seconds", "evaluation_seconds", "metrics"),
-    "skip": ("index", "phase"),
-    "client": ("index", "phase", "client", "bytes_up", "bytes_down"),
-    "client-failed": ("index", "phase", "client", "bytes_up", "bytes_down"),
-    "end": ("metrics",),
-}
-"""The fields that readers of the log rely on."""
-
-
-def is_complete(row: Any) -> bool:
-    """Return whether a line is a complete event."""
-    if not isinstance(row, dict) or not isinstance(row.get("event"), str):
-        return False
-    needed = NEEDED.get(row["event"], ())
-    return all(key in row for key in needed) and ("index" not in needed or isinstance(row["index"], int))
 
 
 def without_nan(value: Any) -> Any:

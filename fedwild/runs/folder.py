@@ -49,6 +49,8 @@ from fedwild.runs.records import ServerRecord
 
 MAX_CONFIG_BYTES = 1_000_000
 MAX_SPLIT_BYTES = 2_000_000_000
+WRITTEN_FIRST = ("config.toml", "run.json", "splits.npz", "events.jsonl")
+"""The files that every run folder has from the start."""
 LOCK_PATIENCE = 3.0
 """Seconds to wait for a folder that another process has locked."""
 
@@ -101,7 +103,7 @@ class RunFolder:
         """Open an existing run folder; a `UserError` names what is missing."""
         if not path.is_dir():
             raise UserError(f"run folder {str(path)!r} {'is not a folder' if path.exists() else 'does not exist'}.")
-        missing = [n for n in ("config.toml", "run.json", "splits.npz", "events.jsonl") if not (path / n).is_file()]
+        missing = [name for name in WRITTEN_FIRST if not (path / name).is_file()]
         if missing:
             raise UserError(f"{str(path)!r} is not a run folder: it has no {', '.join(missing)}.")
         for name in ("checkpoints", "clients"):

@@ -40,7 +40,7 @@ Figures = dict[str, float | None]
 class Record(BaseModel):
     """A table with known fields. Other fields are allowed: a method or a later version may add some."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 
 class InputFacts(Record):
@@ -129,6 +129,91 @@ class LedgerRecord(Record):
 
 class CheckpointRecord(ServerRecord):
     ledger: LedgerRecord
+
+
+class EventRecord(Record):
+    """A line of events.jsonl."""
+
+    event: str
+    time: float
+    index: Count = 0
+
+
+class StartEvent(EventRecord):
+    rounds: Count
+
+
+class ResumeEvent(StartEvent):
+    next_index: Count
+
+
+class PhaseEvent(EventRecord):
+    index: Count
+    phase: str
+
+
+class RoundEvent(PhaseEvent):
+    loss: float | None
+    seconds: float
+    evaluation_seconds: float
+    metrics: Figures | None
+    by: dict[str, Figures] | None = None
+    participants: list[str] = []
+
+
+class ClientEvent(PhaseEvent):
+    client: str
+    bytes_up: Count
+    bytes_down: Count
+    seconds: float = 0.0
+    info: dict[str, Any] = {}
+    notes: list[str] = []
+    reason: str = ""
+    traceback: str | None = None
+
+
+class NoteEvent(EventRecord):
+    text: str
+
+
+class FindingEvent(PhaseEvent):
+    what: str
+
+
+class JoinEvent(EventRecord):
+    client: str
+
+
+class NameEvent(EventRecord):
+    old: str
+    new: str
+
+
+class EndEvent(EventRecord):
+    metrics: Figures
+
+
+EVENTS: dict[str, type[EventRecord]] = {
+    "start": StartEvent,
+    "resume": ResumeEvent,
+    "round-start": PhaseEvent,
+    "round": RoundEvent,
+    "skip": PhaseEvent,
+    "client": ClientEvent,
+    "client-failed": ClientEvent,
+    "note": NoteEvent,
+    "finding": FindingEvent,
+    "join": JoinEvent,
+    "wait": JoinEvent,
+    "name": NameEvent,
+    "end": EndEvent,
+}
+
+
+def check_event(row: Any) -> None:
+    """Raise `ValueError` unless a line of the log has the fields on which readers rely."""
+    kind = row.get("event") if isinstance(row, dict) else None
+    check_record(EVENTS.get(kind, EventRecord) if isinstance(kind, str) else EventRecord, row)
 
 
 def check_record(kind: type[Record], table: Any) -> None:

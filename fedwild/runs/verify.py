@@ -11,7 +11,8 @@ from fedwild.core.payload import Payload
 from fedwild.core.text import count
 from fedwild.runs.checkpoints import read_server, states_of
 from fedwild.runs.events import check_log
-from fedwild.runs.folder import RunFolder
+from fedwild.runs.folder import WRITTEN_FIRST, RunFolder
+from fedwild.runs.format import OtherFormat
 from fedwild.runs.records import CheckpointRecord, ServerRecord
 
 
@@ -28,6 +29,10 @@ class Checked:
 
 def verify_run(path: Path) -> list[Checked]:
     """Return a row for each file of a run folder. Nothing is written."""
+    if not path.is_dir():
+        raise UserError(f"run folder {str(path)!r} {'is not a folder' if path.exists() else 'does not exist'}.")
+    if not any((path / name).is_file() for name in WRITTEN_FIRST):
+        raise UserError(f"{str(path)!r} is not a run folder: it has no {', '.join(WRITTEN_FIRST)}.")
     folder = RunFolder(path)
     rows = [_check("run.json", lambda: _facts(folder))]
     rows.append(_check("config.toml", lambda: _config(folder, rows[0].good)))
@@ -43,6 +48,8 @@ def _check(file: str, look: Callable[[], str]) -> Checked:
     """Return a row for a file; `look` returns a remark or raises."""
     try:
         return Checked(file, True, look())
+    except OtherFormat:
+        raise
     except UserError as error:
         return Checked(file, False, " ".join(error.problems))
     except (BadReply, ValueError) as error:
