@@ -150,7 +150,7 @@ class Attacked:
 
     def _forged(self, answer: Answer, honest: Sequence[Weights], clients: int) -> Answer:
         """Return the answer with forged weights in the group `model`; integers and everything else stay."""
-        reply, sent = answer.read(), Payload.read(Path(answer.job.payload)).group("model")
+        reply, sent = answer.read(), Payload.decode(Path(answer.job.payload).read_bytes()).group("model")
         own = self._model(answer)
         rng = Rng(self._seed).child("attack", answer.job.step.index, answer.job.client or "").numpy("forge")
         situation = Situation(sent, own, honest, clients, len(self._attackers), rng)

@@ -18,7 +18,7 @@ import csv
 import itertools
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -61,6 +61,10 @@ class Cell:
     attack: str
     aggregation: str
     seed: int
+
+
+Make = Callable[[Cell], dict[str, Any]]
+"""Makes a run and returns its figures."""
 
 
 def all_cells(data: Sequence[str], attackers: Sequence[int], seeds: Sequence[int]) -> Iterator[Cell]:
@@ -106,15 +110,27 @@ def read_results(path: Path) -> dict[Cell, dict[str, Any]]:
     return {Cell(**{key: row[key] for key in fields}): row for row in rows}
 
 
-def run_missing(cells: Iterable[Cell], path: Path, processes: int, limit: int | None) -> None:
+def run_missing(
+    cells: Iterable[Cell], path: Path, processes: int, limit: int | None = None, make: Make = run_cell
+) -> None:
     """Make the runs that are not in the file, and append each of them when it is finished."""
     done = read_results(path)
     missing = [cell for cell in cells if cell not in done][:limit]
     print(f"{len(done)} runs done, {len(missing)} to make", flush=True)
-    with ProcessPoolExecutor(processes) as pool, open(path, "a") as file:
-        for finished in as_completed([pool.submit(run_cell, cell) for cell in missing]):
-            file.write(json.dumps(finished.result()) + "\n")
+    with open(path, "a") as file:
+        for row in make_rows(missing, processes, make):
+            file.write(json.dumps(row) + "\n")
             file.flush()
+
+
+def make_rows(cells: Sequence[Cell], processes: int, make: Make) -> Iterator[dict[str, Any]]:
+    """Yield the figures of runs as they finish. A single process is this one."""
+    if processes == 1:
+        yield from map(make, cells)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        for finished in as_completed([pool.submit(make, cell) for cell in cells]):
+            yield finished.result()
 
 
 def summarise(results: Iterable[dict[str, Any]]) -> dict[tuple[str, str, int], dict[tuple[str, str], list[float]]]:

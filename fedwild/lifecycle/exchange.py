@@ -144,7 +144,6 @@ class Exchange:
         for name, count in claims.cap(collected.samples).items():
             claimed = collected.samples[name]
             if count < claimed:
-                collected.samples[name] = count
                 collected.accepted[name] = partial(read_with_samples, collected.accepted[name], count)
                 server.note(f"{name} counts with {count} of its {claimed} samples (federation.max_weight)")
 
