@@ -20,7 +20,7 @@ from fedwild.core.errors import BadReply
 from fedwild.core.payload import Payload, check_finite
 from fedwild.engines.outbox import Outbox
 from fedwild.lifecycle.ledger import Ledger
-from fedwild.lifecycle.limits import Update, exceeds_limit, measure_updates
+from fedwild.lifecycle.limits import Update, find_excessive, measure_updates
 from fedwild.runs.events import EventLog
 
 
@@ -133,11 +133,8 @@ class Exchange:
 
     def _limit(self, server: Server, collected: Collected) -> None:
         """Reject replies that move the server's state much further than the other clients do."""
-        updates = dict(collected.updates)
-        for name in sorted(updates):
-            reason = exceeds_limit(name, updates, self._max_update)
-            if reason is not None:
-                self.reject(server, collected, name, reason)
+        for name, reason in find_excessive(collected.updates, self._max_update).items():
+            self.reject(server, collected, name, reason)
 
     def _cap(self, server: Server, collected: Collected, claims: Claims) -> None:
         """Lower the samples of clients that would have more than the share `federation.max_weight` of all."""

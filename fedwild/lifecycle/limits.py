@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,29 +44,47 @@ def measure_updates(server: Server, reply: Payload) -> dict[str, Update]:
     return {group: Update(math.sqrt(new), math.sqrt(old)) for group, (new, old) in squares.items()}
 
 
-def exceeds_limit(name: str, updates: Mapping[str, Mapping[str, Update]], max_update: float) -> str | None:
-    """Return why a client's updates are too large, or None. `updates` are those of all clients, by group."""
-    for group, update in updates[name].items():
-        others = [mine[group].norm for other, mine in updates.items() if other != name and group in mine]
-        # What the server has no counterpart for is often a sum of squares, such as moments of features.
-        factor = max_update if update.reference else max_update**2
-        limit = update_limit(others, update.reference, factor)
-        if not update.norm <= limit:
-            return (
-                f"the norm of its update of {group!r} is {update.norm:.3g}, the limit is {limit:.3g} "
-                f"(federation.max_update = {max_update:g})"
-            )
-    return None
+def find_excessive(updates: Mapping[str, Mapping[str, Update]], max_update: float) -> dict[str, str]:
+    """Return the clients whose updates are too large, sorted, with the reason. `updates`: by client and group."""
+    rising: dict[str, list[float]] = {}
+    for groups in updates.values():
+        for group, update in groups.items():
+            # Clients without samples change nothing and are not typical.
+            if update.norm > 0:
+                rising.setdefault(group, []).append(update.norm)
+    for norms in rising.values():
+        norms.sort()
+    reasons: dict[str, str] = {}
+    for name in sorted(updates):
+        for group, update in updates[name].items():
+            limit = update_limit(update, rising.get(group, []), max_update)
+            if not update.norm <= limit:
+                reasons[name] = (
+                    f"the norm of its update of {group!r} is {update.norm:.3g}, the limit is {limit:.3g} "
+                    f"(federation.max_update = {max_update:g})"
+                )
+    return reasons
 
 
-def update_limit(others: Sequence[float], reference: float, factor: float) -> float:
-    """Return the largest norm that an update may have.
+def update_limit(update: Update, rising: Sequence[float], max_update: float) -> float:
+    """Return the largest norm that an update may have. `rising`: the sorted norms of all clients, without zeros.
 
-    It is `factor` times the median of the other clients' norms, or times the norm of what the server has if that is
-    larger, or at least `MIN_SCALE`. Norms of 0 do not count: clients without samples change nothing.
+    It is `max_update` times the median of the other clients' norms, or times the norm of what the server has if that is
+    larger, or at least `MIN_SCALE`. What the server has no counterpart for is often a sum of squares, such as moments
+    of features: there the factor is the square of `max_update`.
     """
-    moved = [norm for norm in others if norm > 0]
-    return factor * max(statistics.median_low(moved) if moved else 0.0, reference, MIN_SCALE)
+    factor = max_update if update.reference else max_update**2
+    return factor * max(median_without(rising, update.norm), update.reference, MIN_SCALE)
+
+
+def median_without(rising: Sequence[float], own: float) -> float:
+    """Return the lower median of sorted norms without one that equals `own`; 0 if none is left."""
+    place = bisect.bisect_left(rising, own) if own > 0 else len(rising)
+    count = len(rising) - (place < len(rising))
+    if not count:
+        return 0.0
+    middle = (count - 1) // 2
+    return rising[middle if middle < place else middle + 1]
 
 
 def _norm(tensor: Tensor) -> float:

@@ -31,7 +31,7 @@ from fedwild.engines.secret_files import remove_secrets
 from fedwild.engines.secure_jobs import ABOUT, to_rows, to_tensor
 from fedwild.lifecycle.exchange import Collected
 from fedwild.lifecycle.ledger import Ledger
-from fedwild.lifecycle.limits import exceeds_limit, measure_updates
+from fedwild.lifecycle.limits import find_excessive, measure_updates
 from fedwild.runs.events import EventLog
 from fedwild.runs.settings import FederationSettings
 
@@ -103,7 +103,7 @@ class SecureRound:
             return "a client added values outside the range of secure sums"
         # There are no other sums to compare with, so only what the server has a counterpart for can be judged.
         updates = {g: update for g, update in measure_updates(self.server, combined).items() if update.reference}
-        return exceeds_limit(EVERYONE, {EVERYONE: updates}, self.exchange.settings.max_update)
+        return find_excessive({EVERYONE: updates}, self.exchange.settings.max_update).get(EVERYONE)
 
     @property
     def threshold(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from fedwild.contract import Payload, Server, Step, Task
 from fedwild.core.classes import ClassRegistry
 from fedwild.core.rng import Rng
-from fedwild.lifecycle.limits import Update, exceeds_limit, measure_updates, update_limit
+from fedwild.lifecycle.limits import Update, find_excessive, measure_updates, median_without, update_limit
 
 
 def test_updates_are_measured_against_what_the_server_has() -> None:
@@ -44,25 +45,42 @@ def test_large_values_do_not_overflow() -> None:
     [
         ([3.0, 5.0, 400.0], 2.0, 50.0),
         ([3.0, 5.0, 400.0], 20.0, 200.0),
-        # Clients without samples do not count.
-        ([0.0, 0.0, 5.0], 2.0, 50.0),
-        ([0.0, 0.0], 2.0, 20.0),
+        ([5.0], 2.0, 50.0),
         ([], 2.0, 20.0),
-        ([], 0.0, 10.0),
-        ([1e-6, 1e-6], 0.0, 10.0),
-        # One of two others may be malicious.
-        ([5.0, math.inf], 0.0, 50.0),
+        ([], 0.5, 10.0),
+        ([1e-6, 1e-6], 0.5, 10.0),
+        # Of an even number, the lower one: one of two others may be malicious.
+        ([5.0, math.inf], 1.0, 50.0),
+        # What the server does not have: the square of the setting.
+        ([5.0, 6.0], 0.0, 500.0),
+        ([], 0.0, 100.0),
     ],
 )
+@pytest.mark.parametrize("own", [0.0, 0.1, 4.0, 1e9, math.inf])
 def test_the_limit_follows_the_other_clients_and_the_server(
-    others: list[float], reference: float, limit: float
+    others: list[float], reference: float, limit: float, own: float
 ) -> None:
-    assert update_limit(others, reference, 10.0) == pytest.approx(limit)
+    rising = sorted([*others, *([own] if own else [])])
+    assert update_limit(Update(own, reference), rising, 10.0) == pytest.approx(limit)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_median_without_one_is_that_of_the_others(seed: int) -> None:
+    norms = Rng(seed).numpy("norms").integers(1, 5, size=1 + seed).astype(float).tolist()
+    for i, own in enumerate(norms):
+        others = norms[:i] + norms[i + 1 :]
+        assert median_without(sorted(norms), own) == (statistics.median_low(others) if others else 0.0)
 
 
 def test_the_reason_gives_the_group_the_norm_and_the_limit() -> None:
     updates = {name: {"model": Update(2.0, 1.0)} for name in "abc"}
     updates["d"] = {"model": Update(2.0, 1.0), "means": Update(math.inf, 0.0)}
-    assert exceeds_limit("a", updates, 10.0) is None
-    reason = exceeds_limit("d", updates, 10.0)
-    assert reason == ("the norm of its update of 'means' is inf, the limit is 100 (federation.max_update = 10)")
+    assert find_excessive(updates, 10.0) == {
+        "d": "the norm of its update of 'means' is inf, the limit is 100 (federation.max_update = 10)"
+    }
+
+
+def test_clients_without_samples_are_not_typical() -> None:
+    updates = {str(i): {"model": Update(0.0, 1.0)} for i in range(10)}
+    updates["large"] = {"model": Update(9.0, 1.0)}
+    assert find_excessive(updates, 10.0) == {}

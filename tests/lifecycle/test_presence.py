@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedwild.contract.claims import Claims
 from fedwild.contract.engine import Presence
 from fedwild.contract.schedule import plan_of
 from fedwild.core.errors import RoundFailed
@@ -55,6 +57,15 @@ def test_only_connected_clients_are_present(tmp_path: Path) -> None:
     meeting = Meeting(tmp_path)
     assert meeting.present(0, *MEMBERS) == ["client-00", "client-01"]
     assert meeting.present(1, MEMBERS[1]) == ["client-01"]
+
+
+def test_claims_are_held_to_the_split_or_to_what_a_site_first_declared(tmp_path: Path) -> None:
+    meeting = Meeting(tmp_path, federation={"max_weight": 0.6})
+    meeting.present(0)
+    assert meeting.attendance.claims == Claims({"client-00": 12, "client-01": 12}, 0.6)
+    meeting.present(0, *MEMBERS, site("late"))
+    meeting.present(1, *MEMBERS, replace(site("late"), samples=2**53))
+    assert meeting.resumed().claims.declared == {"client-00": 7, "client-01": 7, "late": 7}
 
 
 def test_a_round_with_too_few_connected_clients_fails(tmp_path: Path) -> None:
