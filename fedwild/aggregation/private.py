@@ -40,6 +40,28 @@ def clip_model(sent: Model, trained: Model, clip: float) -> dict[str, Tensor]:
     return {name: (t.double() + update[name]).to(t.dtype) if name in update else t for name, t in sent.items()}
 
 
+def share_noise(model: Model, clip: float, noise: float, sharers: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return a clipped model plus one client's share of the noise of a secure sum, which the server cannot see alone.
+
+    The variance is (noise * clip)^2 / sharers. A sum over fewer than `sharers` clients is never unmasked, so that the
+    noise of the sum has at least the variance (noise * clip)^2 of `private_mean`, whoever drops out.
+    """
+    deviation = noise * clip / math.sqrt(sharers)
+
+    def add(tensor: Tensor) -> Tensor:
+        drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float64) * deviation
+        return (tensor.double() + drawn).to(tensor.dtype)
+
+    return {name: add(t) if t.is_floating_point() else t for name, t in sorted(model.items())}
+
+
+def rescale_mean(sent: Model, mean: Model, clients: int, expected: float) -> dict[str, Tensor]:
+    """Return w + sum_k (w_k - w) / expected from the mean of `clients` models w_k, as `private_mean` does."""
+    update = update_of(sent, mean)
+    factor = clients / expected
+    return {name: (t.double() + factor * update[name]).to(t.dtype) if name in update else t for name, t in sent.items()}
+
+
 def private_mean(
     sent: Model, replies: Iterable[Reply], clip: float, noise: float, expected: float, generator: torch.Generator
 ) -> dict[str, Tensor]:

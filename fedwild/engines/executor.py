@@ -9,12 +9,13 @@ import secrets
 import time
 import traceback
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fedwild.aggregation.private import clip_model
+from fedwild.aggregation.private import clip_model, share_noise
 from fedwild.contract import Client, Method, Phase, Predictor, Rng, Server, Step, Task
 from fedwild.contract.engine import SECURE_KINDS, Answer, Job
 from fedwild.contract.schedule import plan_of
@@ -122,7 +123,7 @@ class Executor:
         assert client is not None
         rng, phase = self._rng(job), self._phase(job.step)
         with rng.seeded("layers"):
-            return take_step(job, payload, kept, phase, lambda request: self._local(phase, request, client, rng))
+            return take_step(job, payload, kept, phase, partial(self._summed, phase, client, rng))
 
     def _work(self, job: Job, payload: Payload, client: Client | None) -> Payload:
         """Return the reply to a job; it draws only from the random stream of the job."""
@@ -168,6 +169,16 @@ class Executor:
         """Return a sketch of the unknown scores of the client's validation samples; too few of them stay here."""
         scores = predict(predictor, client.validation, self.task.device).unknown
         return to_payload(sketch_scores(scores if len(scores) >= self.min_count else scores[:0]))
+
+    def _summed(self, phase: Phase, client: Client, rng: Rng, payload: Payload, sharers: int) -> Payload:
+        """Run the client half of a round whose replies are summed securely, over at least `sharers` clients."""
+        reply = self._local(phase, payload, client, rng)
+        if self.privacy.level != "client":
+            return reply
+        clip, noise = self.privacy.clip, self.privacy.noise or 0.0
+        model = share_noise(reply.group("model"), clip, noise, sharers, rng.torch("privacy"))
+        # All clients have equal weights, and the sum must not hold their losses.
+        return Payload.of({"samples": 1}, model=model)
 
     def _measure(self, job: Job, payload: Payload, predictor: Predictor) -> Payload:
         """Return a report on the client's own test samples; the answers for them stay here."""

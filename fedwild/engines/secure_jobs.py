@@ -18,8 +18,8 @@ from fedwild.core.errors import BadReply
 
 ABOUT = "secure"
 """The key in the info of a request that holds what a step needs to know."""
-Train = Callable[[Payload], Payload]
-"""The client half of a phase: from the request to the reply."""
+Train = Callable[[Payload, int], Payload]
+"""The client half of a phase: from the request, and the smallest number of clients in the sum, to the reply."""
 
 
 def take_step(job: Job, request: Payload, kept: bytes | None, phase: Phase, train: Train) -> tuple[Payload, bytes]:
@@ -55,7 +55,7 @@ def share(secrets: ClientRound, request: Payload, about: dict[str, Any]) -> Payl
 def mask(secrets: ClientRound, request: Payload, about: dict[str, Any], phase: Phase, train: Train) -> Payload:
     """Train, and return the masked vector of what the phase adds. No other figure of the reply leaves the client."""
     info = {key: value for key, value in request.info.items() if key != ABOUT}
-    reply = train(Payload(dict(request.tensors), info))
+    reply = train(Payload(dict(request.tensors), info), secrets.threshold)
     vector = to_vector(phase, Reply(secrets.client, reply), about)
     sharers = [str(name) for name in about["sharers"]]
     if len(sharers) > int(about["clients"]):

@@ -7,8 +7,9 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedwild.aggregation.private import private_mean
+from fedwild.aggregation.private import private_mean, rescale_mean
 from fedwild.contract import Draw, Payload, Phase, Replies, Rng, Server
+from fedwild.core.errors import RoundFailed
 from fedwild.lifecycle.ledger import Ledger
 from fedwild.lifecycle.presence import draw_independently, draw_share
 from fedwild.runs.accountant import Mechanism, epsilon_of, largest_epsilon
@@ -63,6 +64,13 @@ class Privacy:
         reply = Payload.of({"samples": 1}, model=mean)
         return {CLIENTS: lambda: reply}
 
+    def protect_sum(self, server: Server, combined: Payload, clients: int) -> Payload:
+        """Return the reply to merge of a secure sum over so many clients. At client level, its noise is in it."""
+        if self.settings.level != "client":
+            return combined
+        sent = server.state.group("model")
+        return Payload.of({"samples": 1}, model=rescale_mean(sent, combined.group("model"), clients, self._expected))
+
     def _rng(self, rng: Rng) -> Rng:
         """Return the stream of a round from which noise and participants are drawn."""
         return rng if self._secret is None else self._secret.child(*rng.path)
@@ -78,6 +86,17 @@ class Privacy:
                 if number and epochs:
                     times = epochs * steps_per_epoch(size, number)
                     count(ledger, name, Mechanism(sampling_rate(size, number), noise, times))
+        self._check_budget(ledger)
+
+    def _check_budget(self, ledger: Ledger) -> None:
+        """Reject a round that costs too much: clients may have fewer samples than was known before the run."""
+        limit, cost = self.settings.epsilon, self.report(ledger).get("privacy", {}).get("epsilon")
+        if limit is not None and cost is not None and cost > limit * (1 + 1e-6):
+            raise RoundFailed(
+                f"this round would raise epsilon to {cost:.4g}, above privacy.epsilon = {limit:g}: clients have fewer "
+                "samples than they declared. The last checkpoint has the model before it; start a new run with more "
+                "noise."
+            )
 
     def report(self, ledger: Ledger) -> dict[str, Any]:
         """Return {"privacy": the guarantee after the rounds so far}; empty without privacy. Without noise, epsilon is

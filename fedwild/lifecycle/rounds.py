@@ -203,7 +203,8 @@ class Federation:
             readers = self._privacy.protect(server, collected.accepted)
             merged = merge_replies(server, phase, readers, [name for name in collected.by_size if name in readers])
         else:
-            merged = merge_sum(server, phase, collected.summed, collected.accepted, collected.problem)
+            combined = self._privacy.protect_sum(server, collected.summed, len(collected.accepted))
+            merged = merge_sum(server, phase, combined, collected.accepted, collected.problem)
         for name in merged.rejected:
             self._exchange.reject(server, collected, name, f"its reply makes the merge fail: {merged.problem}")
         if merged.failed and phase.rounds == 1:

@@ -76,7 +76,8 @@ def resolved_for_sites(config: Config, roles: ClassRoles, members: Sequence[Site
         },
         partition={"name": "owner"},
         federation={"clients": len(members), "start_from": absolute_folder(config.federation.start_from)},
-        privacy=plan_privacy(config, [site.samples for site in members]),
+        # Sites declare their training samples before they keep some of them for validation.
+        privacy=plan_privacy(config, [int(site.samples * (1 - config.data.validation)) for site in members]),
     )
 
 

@@ -33,7 +33,7 @@ from fedwild.methods import METHODS
 from fedwild.models import Network
 from fedwild.runs.config import Config
 from fedwild.runs.earlier import earlier_model
-from fedwild.runs.privacy import check_network, planned_privacy
+from fedwild.runs.privacy import check_network, check_secure, planned_privacy
 
 Download = Callable[[str, int, int | None], None]
 """Called during a download with the file, the bytes so far and, if known, the total."""
@@ -114,7 +114,10 @@ def plan_privacy(config: Config, sizes: Sequence[int]) -> Table:
     """Return noise and delta for clients with these numbers of samples; empty without privacy."""
     if config.privacy.level == "none":
         return {}
-    return planned_privacy(config.privacy, config.make_method().phases(), config.federation.participation, sizes)
+    participation = config.federation.participation
+    if config.federation.secure != "no":
+        check_secure(config.privacy, participation, len(sizes))
+    return planned_privacy(config.privacy, config.make_method().phases(), participation, sizes)
 
 
 def load_and_split(

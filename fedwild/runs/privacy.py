@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from fedwild.training.corrections import CORRECTIONS
 from fedwild.training.objectives import OBJECTIVES
 from fedwild.training.private import Protected, clipped_sum, sampling_rate, steps_per_epoch
 
+MIN_EXPECTED = 20
+"""With so many expected participants, a round has fewer than two with a probability below 5e-8."""
 WITHOUT_BATCH_NORM = "mlp, simple-cnn or vgg-9"
 
 
@@ -50,6 +53,17 @@ def planned_privacy(
             f"rounds would cost {cost:.4g}. Omit noise, or reduce the number of rounds."
         )
     return {"noise": privacy.noise, "delta": delta}
+
+
+def check_secure(privacy: PrivacySettings, participation: float, clients: int) -> None:
+    """Reject secure sums at client level if a round may well have fewer than the two clients that a sum needs."""
+    expected = participation * clients
+    if privacy.level == "client" and participation < 1 and expected < MIN_EXPECTED:
+        raise UserError(
+            f"federation.participation = {participation:g} is not allowed with privacy.level = 'client' and secure "
+            f"sums for {clients} clients: a round could have fewer than two clients. Set it to 1, or use at least "
+            f"{math.ceil(MIN_EXPECTED / participation)} clients."
+        )
 
 
 def planned_mechanisms(
@@ -96,6 +110,8 @@ def check_method(method: Method, level: str) -> None:
     if "aggregation" in method.parts and level == "client":
         reason = "its sensitivity to one client is not known"
         _check_part(refusal, method.aggregation, AGGREGATIONS, level, reason)  # type: ignore[attr-defined]
+        if getattr(method.aggregation.params, "clip", None):  # type: ignore[attr-defined]
+            raise UserError(f"{refusal} aggregation.clip, which would clip the mean: set privacy.clip instead.")
     if "objective" in method.parts and level == "sample":
         reason = "the loss of a sample depends on other samples"
         _check_part(refusal, method.objective, OBJECTIVES, level, reason)  # type: ignore[attr-defined]

@@ -25,10 +25,10 @@ def check_protection(method: Method, secure: str, privacy: str) -> None:
     """Reject a method that needs single replies where secure sums are required, and a missing package."""
     if secure == "no":
         return
-    if privacy != "none":
+    if privacy == "sample":
         raise UserError(
-            f"federation.secure = {secure!r} is not allowed with privacy.level = {privacy!r}: the accountant needs the "
-            "single replies. Use one of them."
+            f"federation.secure = {secure!r} is not allowed with privacy.level = 'sample': the accountant needs the "
+            "number of samples of each client. Use one of them, or privacy.level = 'client'."
         )
     import fedwild.aggregation.secure.masks  # noqa: F401  (raises a UserError without the package)
 

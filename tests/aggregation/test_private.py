@@ -8,7 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedwild.aggregation.private import clip_model, clip_update, norm_of, private_mean, update_of
+from fedwild.aggregation.private import (
+    clip_model,
+    clip_update,
+    norm_of,
+    private_mean,
+    rescale_mean,
+    share_noise,
+    update_of,
+)
 from fedwild.contract import Payload, Reply
 
 SENT = {
@@ -98,3 +106,27 @@ def test_noise_has_the_stated_variance_and_is_independent_between_tensors() -> N
     assert abs(float(noisy["a"].mean())) < 6 * deviation / math.sqrt(100_000)
     again = private_mean(sent, [], 0.5, 3.0, 10.0, generator(1))
     assert torch.equal(noisy["a"], again["a"])
+
+
+def test_shares_of_noise_add_up_to_the_noise_of_the_server() -> None:
+    """Nine shares for at least nine clients: within 1 % (six standard errors) of noise * clip; twelve have more."""
+    model = {"a": torch.zeros(200_000), "steps": torch.tensor(3)}
+
+    def deviation(clients: int) -> float:
+        shares = [share_noise(model, 0.5, 3.0, 9, generator(k)) for k in range(clients)]
+        assert all(share["steps"].item() == 3 for share in shares)
+        return float(sum(share["a"].double() for share in shares).std())  # type: ignore[union-attr]
+
+    assert deviation(9) == pytest.approx(1.5, rel=0.01)
+    assert deviation(12) == pytest.approx(1.5 * math.sqrt(12 / 9), rel=0.01)
+
+
+def test_a_mean_over_repliers_becomes_one_with_the_fixed_denominator() -> None:
+    replies = [reply("x", model([1.3, 2.0], 3.1)), reply("y", model([1.0, 2.2], 3.0))]
+    direct = private_mean(SENT, replies, clip=9.0, noise=0.0, expected=4.0, generator=generator())
+    models = [r.payload.group("model") for r in replies]
+    mean = {name: torch.stack([weights[name] for weights in models]).double().mean(0) for name in ("a", "b")}
+    rescaled = rescale_mean(SENT, {**SENT, **mean}, clients=2, expected=4.0)
+    for name in ("a", "b"):
+        assert torch.allclose(rescaled[name], direct[name], rtol=0, atol=1e-14)
+    assert rescaled["steps"].item() == 7

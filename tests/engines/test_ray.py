@@ -42,7 +42,7 @@ from tests.tiny import even_shares, model_bytes, run_experiment, run_tiny, split
 
 ray = pytest.importorskip("ray", reason="needs fedwild[ray]")
 
-from fedwild.engines.ray import ActorWorker, RayEngine  # noqa: E402  (needs Ray)
+from fedwild.engines.ray import ActorWorker, RayEngine, pack, unpack  # noqa: E402  (needs Ray)
 
 pytestmark = pytest.mark.slow
 
@@ -151,6 +151,14 @@ def test_a_client_that_raises_is_reported_and_the_round_continues(private: str, 
     assert "ZeroDivisionError" in failed[0]["reason"]
     assert "1 / 0" in failed[0]["traceback"]
     assert [event["participants"] for event in events if event["event"] == "round"] == [["client-00"]] * 2
+
+
+def test_actors_get_the_privacy_settings(data: Dataset, tmp_path: Path) -> None:
+    split = split_by(data, 2, even_shares(data, 2, 2))
+    privacy = {"level": "sample", "clip": 0.5, "noise": 2.0, "delta": 1e-3}
+    e = tiny_experiment("fedavg", data, split, {"privacy": privacy})
+    executor = Executor(data, split, e.config.data, e.method, e.task, 0, tmp_path, tmp_path, e.config.privacy)
+    assert unpack(pack(executor)).privacy == e.config.privacy
 
 
 class Clients:

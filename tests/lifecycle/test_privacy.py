@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedwild import api
-from fedwild.contract import Replies, Rng, Server
-from fedwild.core.errors import UserError
+from fedwild.contract import Phase, Replies, Rng, Server
+from fedwild.core.errors import RoundFailed, UserError
 from fedwild.lifecycle.ledger import Ledger
 from fedwild.lifecycle.presence import draw_independently
 from fedwild.lifecycle.privacy import CLIENTS, Privacy, Readers, count
@@ -137,6 +138,48 @@ def test_corrections_compose(layer: dict[str, Any], correction: str, tmp_path: P
     assert model_bytes(run(tmp_path / "corrected", layer, short, strong).path) != model_bytes(plain.path)
 
 
+# --- secure sums ------------------------------------------------------------------------------------------------------
+
+SECURE = {"federation": {"secure": "required"}}
+
+
+def test_secure_sums_without_noise_equal_the_private_mean(tmp_path: Path) -> None:
+    """The server gets sums of clipped updates only, and the same model up to the rounding of the sums."""
+    layer = {"privacy": {"level": "client", "clip": 0.02, "noise": 0.0}, "method": {"rounds": 2}}
+    plain, secure = run(tmp_path / "plain", layer), run(tmp_path / "secure", layer, SECURE)
+    ours, theirs = secure.server().state.group("model"), plain.server().state.group("model")
+    for name, tensor in theirs.items():
+        assert torch.allclose(ours[name], tensor, rtol=0, atol=1e-6), name
+    assert secure.result["privacy"] == plain.result["privacy"]
+
+
+def test_clients_of_a_secure_sum_add_the_noise(tmp_path: Path) -> None:
+    """One round: the noise of four clients with shares for three has the variance 4/3 (noise clip / 4)^2."""
+    layer = {
+        "privacy": {"level": "client", "clip": 0.02, "noise": 50.0},
+        "method": {"rounds": 1, "epochs": 0},
+        "model": {"name": "mlp", "hidden": [300]},
+    }
+    start = run(tmp_path / "start", {**layer, "privacy": {"level": "client", "clip": 0.02, "noise": 0.0}})
+    noisy = run(tmp_path / "noisy", layer, SECURE)
+    before, after = start.server().state.group("model"), noisy.server().state.group("model")
+    noise = torch.cat([(after[name] - tensor).flatten() for name, tensor in before.items()])
+    # Over 20,000 numbers: five standard errors are 2.5 %.
+    assert len(noise) > 20_000
+    assert float(noise.std()) == pytest.approx(50.0 * 0.02 / 4 * math.sqrt(4 / 3), rel=0.025)
+    events = noisy.events()
+    assert [event["samples"] for event in events if event["event"] == "secure-sum"] == [4]
+    assert all(event["loss"] is None for event in rounds_of(noisy))
+
+
+def test_secure_sums_are_over_the_clients_that_were_drawn(tmp_path: Path) -> None:
+    federation = {"federation": {"clients": 40, "participation": 0.5, "secure": "required"}}
+    done = run(tmp_path / "run", CLIENT, federation, {"partition": {"name": "iid"}, "method": {"rounds": 2}})
+    sums = [event["summed"] for event in done.events() if event["event"] == "secure-sum"]
+    assert sums == [len(event["participants"]) for event in rounds_of(done)]
+    assert len(set(sums)) > 1
+
+
 # --- what it costs ----------------------------------------------------------------------------------------------------
 
 
@@ -196,6 +239,17 @@ def test_epsilon_after_resume_equals_that_of_an_uninterrupted_run(layer: dict[st
     assert resumed.result["privacy"] == whole.result["privacy"]
     assert [e["privacy"] for e in rounds_of(resumed)] == [e["privacy"] for e in rounds_of(whole)]
     assert model_bytes(resumed.path) == model_bytes(whole.path)
+
+
+def test_a_round_that_exceeds_epsilon_is_not_kept() -> None:
+    privacy = Privacy(PrivacySettings(level="client", noise=3.0, epsilon=2.0, delta=1e-3), 0.5, 10)
+    ledger, rounds = Ledger(), 0
+    with pytest.raises(RoundFailed, match=r"this round would raise epsilon to .*, above privacy.epsilon = 2:"):
+        while True:
+            privacy.spend(ledger, Phase("train", 1), {})
+            rounds += 1
+    assert rounds >= 1
+    assert epsilon_of([Mechanism(0.5, 3.0, rounds)], 1e-3) <= 2.0 < epsilon_of([Mechanism(0.5, 3.0, rounds + 1)], 1e-3)
 
 
 def test_the_ledger_joins_equal_mechanisms_and_survives_json() -> None:
@@ -273,6 +327,20 @@ SAMPLE_ARGUMENTS = ("--set", "privacy.level=sample", "--set", "privacy.noise=1")
             (*SAMPLE_ARGUMENTS, "--set", "correction.name=moon"),
             "privacy.level = 'sample' is not allowed with correction.name = 'moon': it uses samples outside "
             "private steps. Use none or prox or scaffold.",
+        ),
+        (
+            (*CLIENT_ARGUMENTS, "--set", "aggregation.clip=1.0"),
+            "privacy.level = 'client' is not allowed with aggregation.clip, which would clip the mean: set privacy",
+        ),
+        (
+            (*CLIENT_ARGUMENTS, "--set", "aggregation.name=median"),
+            "privacy.level = 'client' is not allowed with aggregation.name = 'median': its sensitivity to one client "
+            "is not known. Use mean.",
+        ),
+        (
+            (*CLIENT_ARGUMENTS, "--set", "federation.secure=required", "--set", "federation.participation=0.5"),
+            "federation.participation = 0.5 is not allowed with privacy.level = 'client' and secure sums for 4 "
+            "clients: a round could have fewer than two clients. Set it to 1, or use at least 40 clients.",
         ),
         *(
             (

@@ -48,9 +48,9 @@ def test_clipping_of_single_replies_is_refused(refused: Refused) -> None:
 
 
 def test_privacy_that_counts_single_replies_is_refused(refused: Refused) -> None:
-    level = ["--set", "privacy.level=client", "--set", "privacy.noise=1"]
+    level = ["--set", "privacy.level=sample", "--set", "privacy.noise=1"]
     error = refused("run", *TINY, "--set", "federation.secure=required", *level)
-    assert "federation.secure = 'required' is not allowed with privacy.level = 'client'" in error
+    assert "federation.secure = 'required' is not allowed with privacy.level = 'sample'" in error
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from fedwild.aggregation.private import norm_of, update_of
+from fedwild.core.payload import Payload
 from fedwild.core.version import __version__
 from fedwild.data import ClassRoles
 from fedwild.sites.coordinator import settings_for_sites
@@ -195,3 +197,27 @@ def test_exit_of_a_users_module_does_not_end_the_site(
     notice = Envelope({"kind": "notice", **version_fields(), "text": "x"})
     answer = site_server("a", files["a"], tmp_path).answer(notice)
     assert answer.head == {"kind": "rejected", "reason": "SystemExit: enough"}
+
+
+def test_a_site_clips_its_update_before_it_leaves(files: dict[str, Path], tmp_path: Path) -> None:
+    sites = sites_with(files, tmp_path)
+    coordinated(sites, tables(privacy={"level": "client", "clip": 0.01, "noise": 1.0}), tmp_path / "run")
+    for request in requests_to(sites, "a", kind="local"):
+        answer = Payload.decode(bytearray(site_server("a", files["a"], tmp_path).answer(request).body))
+        sent, trained = Payload.decode(bytearray(request.body)).group("model"), answer.group("model")
+        assert norm_of(update_of(sent, trained)) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_site_trains_with_private_steps_and_its_own_secret_noise(files: dict[str, Path], tmp_path: Path) -> None:
+    def replies(**privacy: Any) -> list[Payload]:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        sites = sites_with(files, folder)
+        coordinated(sites, tables(privacy={"level": "sample", "noise": 1.0, **privacy}), folder / "run")
+        request = requests_to(sites, "a", kind="local")[0]
+        own = site_server("a", files["a"], folder)
+        return [Payload.decode(bytearray(own.answer(request).body)) for _ in range(2)]
+
+    derived, drawn = replies(), replies(seed="secret")
+    assert all(reply.info["loss"] is None for reply in derived + drawn)
+    assert derived[0].encode() == derived[1].encode()
+    assert drawn[0].encode() != drawn[1].encode()
