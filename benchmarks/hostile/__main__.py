@@ -22,7 +22,7 @@ from typing import Any
 
 import benchmarks.hostile
 
-HELPERS = ("__main__", "damage", "tally")
+HELPERS = ("__main__", "damage", "mutation", "tally")
 
 
 def parts() -> list[str]:

@@ -11,6 +11,9 @@ from fedwild.contract.method import Method, Welcomes
 from fedwild.contract.phase import Phase
 from fedwild.core.errors import UserError, unknown_name
 
+MAX_ROUNDS = 100_000
+"""The plan of a run, which is kept in memory, may have so many rounds."""
+
 
 class PlannedRound(NamedTuple):
     """One round of a run and the phase that it belongs to."""
@@ -27,6 +30,8 @@ def plan_of(method: Method, first: int = 0) -> list[PlannedRound]:
     counters: dict[str, int] = {}
     plan: list[PlannedRound] = []
     for phase in method.phases():
+        if len(plan) + phase.rounds > MAX_ROUNDS:
+            raise UserError(f"method {method.name!r} has more than {MAX_ROUNDS:,} rounds with these settings.")
         for _ in range(phase.rounds):
             number = counters.get(phase.name, 0)
             counters[phase.name] = number + 1

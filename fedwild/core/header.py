@@ -18,6 +18,7 @@ MAX_HEADER_BYTES = 16_000_000
 MAX_ENTRY = 1000
 """The maximum number of characters of an entry, which holds a type, a shape and two offsets."""
 MAX_NAME = 1000
+MAX_DIGITS = 40
 _SPACE = re.compile(r"[ \t\n\r]*")
 _METADATA = "__metadata__"
 _JSON = json.JSONDecoder()
@@ -67,8 +68,15 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-UNIQUE_KEYS = json.JSONDecoder(object_pairs_hook=unique_keys)
-"""Reads JSON without objects that have the same key twice."""
+def bounded_int(digits: str) -> int:
+    """Return a whole number; reject one that cannot be converted to a float."""
+    if len(digits) > MAX_DIGITS:
+        raise ValueError("a number has too many digits")
+    return int(digits)
+
+
+UNIQUE_KEYS = json.JSONDecoder(object_pairs_hook=unique_keys, parse_int=bounded_int)
+"""Reads JSON without objects that have the same key twice, and without enormous numbers."""
 
 
 class _Reader:

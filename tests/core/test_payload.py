@@ -165,6 +165,8 @@ def test_an_invalid_header_is_rejected(data: bytes) -> None:
         {"fedwild": " " * 5_000_000},
         {"fedwild": '{"samples": 1, "samples": 2}'},
         {"fedwild": '{"nested": {"a": 1, "a": 2}}'},
+        {"fedwild": f'{{"samples": {"9" * 400}}}'},
+        {"fedwild": f'{{"samples": {"9" * 5000}}}'},
     ],
 )
 def test_an_invalid_json_part_is_rejected(metadata: object) -> None:

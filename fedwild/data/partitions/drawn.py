@@ -144,7 +144,7 @@ class Classes(Partition):
 class ShardsParams(Settings):
     """Settings of `shards`."""
 
-    shards_per_client: int = Field(2, ge=1, description="Number of label-sorted shards per client.")
+    shards_per_client: int = Field(2, ge=1, le=10_000, description="Number of label-sorted shards per client.")
 
 
 @PARTITIONS.add("shards")

@@ -51,7 +51,7 @@ class Gains(FedAvg, Welcomes):
 
     class Params(FedAvg.Params):
         rounds: int = Field(20, ge=0, description="rounds before the first newcomer; 0 with federation.start_from")
-        stages: int = Field(1, ge=0, description="number of newcomers to welcome, one after the other")
+        stages: int = Field(1, ge=0, le=1000, description="number of newcomers to welcome, one after the other")
         adapt_rounds: int = Field(10, ge=0, description="rounds of adaptation to each newcomer")
         max_classes: int = Field(100, ge=1, description="a newcomer may not declare more classes, known or new")
         discover_epochs: int = Field(3, ge=1, description="epochs that the newcomer trains before the decision")

@@ -47,7 +47,7 @@ class GAL(FedAvg, Discovers):
         rounds: int = Field(20, ge=0, description="rounds of known-class learning; 0 with federation.start_from")
         epochs: int = Field(3, ge=0, description="passes over the client's own data per round")
         lr: float = Field(0.02, gt=0, description="learning rate")
-        stages: int = Field(1, ge=0, description="number of discoveries, one after the other")
+        stages: int = Field(1, ge=0, le=1000, description="number of discoveries, one after the other")
         novel_rounds: int = Field(5, ge=0, description="rounds of novel-class learning per stage; 0: prototypes only")
         clusters: int | None = Field(None, ge=1, description="k-means clusters per client (default: one per class)")
         min_count: int = Field(3, ge=1, description="smallest cluster of novel samples that a client sends")
