@@ -88,9 +88,9 @@ class Permits:
     def _wait(self, permit: Permit) -> None:
         """Wait for the operator. Raise if the run is refused, or not approved in time."""
         seconds = self.policy.approve_within
-        hint = "type yes or no, or" if self.terminal else ""
+        hint = "type yes or no, or " if self.terminal else ""
         self.notify(
-            f"run {permit.run} asks to use this site: {permit.summary()}. Within {duration(seconds)}, {hint} use "
+            f"run {permit.run} asks to use this site: {permit.summary()}. Within {duration(seconds)}, {hint}use "
             f"`fedwild site approve {permit.run}`; {self._file(permit.run)} has all its settings"
         )
         end = time.monotonic() + seconds

@@ -263,7 +263,7 @@ def supernode_command(options: SiteOptions, home: Path) -> list[str]:
     tls = ["--insecure"] if options.authority is None else ["--root-certificates", str(options.authority.resolve())]
     key = [] if options.key is None else ["--auth-supernode-private-key", str(options.key.resolve())]
     return [
-        *("flower-supernode", "--superlink", options.superlink, *tls, *key),
+        *(sys.executable, "-m", "fedwild.sites.supernode", "--superlink", options.superlink, *tls, *key),
         *("--host", "127.0.0.1", "--port", str(free_port())),
         *("--node-config", f"socket={json.dumps(str(home / 'socket'))}"),
     ]

@@ -133,7 +133,15 @@ class Programs:
 
     def site(self, name: str, data: Path, address: str, *options: object, log: str = "") -> Program:
         command = fedwild("site", "--superlink", address, "--data", data, "--name", name, *options)
+        command += ["--policy", str(policy_file(self.folder))]
         return self.start([*command, "--folder", f"site-{name}", "--wait", "200"], log or f"site-{name}")
+
+
+def policy_file(folder: Path) -> Path:
+    """Write a policy that lets sites work with a handful of samples."""
+    path = folder / "policy.toml"
+    path.write_text("min_batch_size = 1\nmin_count = 1\n")
+    return path
 
 
 @contextlib.contextmanager

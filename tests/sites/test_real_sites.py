@@ -20,7 +20,7 @@ from fedwild.sites.processes import environment, free_port, is_reachable, run_pr
 from fedwild.sites.site import SiteOptions, check_coordinator
 from fedwild.sites.superlink import write_connection
 from tests.sites.inprocess import site_files, tables
-from tests.sites.real import Program, Programs, fedwild, flower, have_ended, running_programs, wait_until
+from tests.sites.real import Program, Programs, fedwild, flower, have_ended, policy_file, running_programs, wait_until
 from tests.tiny import model_bytes
 
 
@@ -158,7 +158,7 @@ def test_plain_flower_programs_run_the_app_that_fedwild_writes(tmp_path: Path) -
         written = programs.start(fedwild("flower", "app", "app", config, "--out", tmp_path / "run"), "app")
         superlink = flower("flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", port)
         programs.start(superlink, "superlink", **offline).wait_for("Application startup complete")
-        node = f'name="a" data="{files["a"]}" folder="{tmp_path / "site"}"'
+        node = f'name="a" data="{files["a"]}" folder="{tmp_path / "site"}" policy="{policy_file(tmp_path)}"'
         command = flower("flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}")
         command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", node]
         programs.start(command, "supernode", **offline)
