@@ -18,13 +18,14 @@ from fedwild.contract.sums import Summable, Sums
 from fedwild.methods.registry import METHODS
 from fedwild.models import Network
 from fedwild.openset import FITTED, DecisionSettings, FitScore, Score, ScoredModel
-from fedwild.training import ClientCorrection, Correction, Descent, LocalTraining, Objective, Protected, train
+from fedwild.training import ClientCorrection, Correction, Descent, Objective, Protected, RoundTraining, train
 
 
 class AveragingRounds(Summable, Protected, Phase):
     """Rounds of local training and averaging, which other methods refine."""
 
     protects = ("client", "sample")
+    params: FedAvg.Params
 
     def __init__(self, name: str, rounds: int, method: FedAvg) -> None:
         super().__init__(name, rounds)
@@ -39,9 +40,9 @@ class AveragingRounds(Summable, Protected, Phase):
 
     def train(self, model: Network, payload: Payload, client: Client, rng: Rng, own: Descent | None = None) -> Payload:
         """Train a model on the client's own data and return the reply."""
-        correction = self.client_correction(client, model, payload)
-        trained = train(model, client.train, self.params, self.objective, correction, rng, own or self.descent)
-        sent = {"model": client.task.weights(model), **correction.after_training(trained.steps, self.params.lr)}
+        params, correction = self.params.in_round(client.step.round), self.client_correction(client, model, payload)
+        trained = train(model, client.train, params, self.objective, correction, rng, own or self.descent)
+        sent = {"model": client.task.weights(model), **correction.after_training(trained.steps, params.lr)}
         return Payload.of({"samples": len(client.train), **trained.info()}, **sent)
 
     def client_correction(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:
@@ -63,7 +64,7 @@ class AveragingRounds(Summable, Protected, Phase):
 class FedAvg(Method):
     """Averages locally trained weights, weighted by the number of samples."""
 
-    class Params(DecisionSettings, LocalTraining):
+    class Params(DecisionSettings, RoundTraining):
         batch_size: int = Field(32, ge=1, description="samples per step; the last partial batch is kept")
         rounds: int = Field(10, ge=1, description="communication rounds")
 
@@ -92,9 +93,8 @@ class FedAvg(Method):
         server.state.put("model", initial_weights(server, self.outputs(len(server.classes)), self.bias))
 
     def answers(self, server: Server) -> Answering:
-        rest = (len(server.classes), self.score, server.state.group(FITTED))
-        decided = self.params.threshold
-        return Answering(lambda _: ScoredModel(self.model(server), *rest), server.clients, threshold=decided)
+        rest, limit = (len(server.classes), self.score, server.state.group(FITTED)), self.params.threshold
+        return Answering(lambda _: ScoredModel(self.model(server), *rest), server.clients, threshold=limit)
 
     def model(self, server: Server) -> Network:
         return server.task.network(self.weights(server), self.outputs(len(server.classes)), self.bias, slot="predictor")

@@ -58,11 +58,12 @@ class PrototypeRounds(AveragingRounds):
         correction = self.correction.at_client(client, model, payload)
         if shared:
             correction = PullToPrototypes(correction, model, shared, self.params.proto_weight)
-        trained = train(model, client.train, self.params, self.objective, correction, rng)
+        params = self.params.in_round(client.step.round)
+        trained = train(model, client.train, params, self.objective, correction, rng)
         client.state.put(NETWORK, client.task.weights(model))
         client.state.info["classes"] = len(client.classes)
         mine = class_means(model, client.train, len(client.classes))
-        reply = Payload.of(prototypes=mine, **correction.after_training(trained.steps, self.params.lr))
+        reply = Payload.of(prototypes=mine, **correction.after_training(trained.steps, params.lr))
         reply.info = {"samples": len(client.train), **trained.info()}
         return reply
 

@@ -42,7 +42,8 @@ class QRounds(LossReportingRounds):
         else:
             losses = {reply.client: reply.payload.info[RECEIVED] + SMALLEST for reply in replies if reply.samples}
             largest = max(losses.values())
-            q, lr, old = self.params.q, self.params.lr, server.state.group("model")
+            q, lr = self.params.q, self.params.in_round(server.step.round).lr
+            old = server.state.group("model")
             steps = {name: torch.zeros_like(old[name], dtype=torch.float64) for name in trained_keys(old)}
             curvature = 0.0
             for reply in replies:

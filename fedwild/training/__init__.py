@@ -1,8 +1,18 @@
 """Local training: the loop, objectives, corrections and distillation."""
 
 from fedwild.training.corrections import ClientCorrection, Correction
-from fedwild.training.loop import PLAIN, Descent, LocalTraining, train
+from fedwild.training.loop import PLAIN, Descent, LocalTraining, RoundTraining, train
 from fedwild.training.objectives import Objective
 from fedwild.training.private import Protected
 
-__all__ = ["PLAIN", "ClientCorrection", "Correction", "Descent", "LocalTraining", "Objective", "Protected", "train"]
+__all__ = [
+    "PLAIN",
+    "ClientCorrection",
+    "Correction",
+    "Descent",
+    "LocalTraining",
+    "Objective",
+    "Protected",
+    "RoundTraining",
+    "train",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field
@@ -35,6 +35,18 @@ class LocalTraining(Settings):
         if self.optimizer == "adam":
             return Adam(parameters, self.lr, (self.momentum, 0.999), self.weight_decay)
         return SGD(parameters, self.lr, self.momentum, self.weight_decay)
+
+
+class RoundTraining(LocalTraining):
+    """How a client trains in rounds whose learning rate may fall."""
+
+    halve_after: int | None = Field(None, ge=1, description="halve the learning rate after every so many rounds")
+
+    def in_round(self, round_: int) -> Self:
+        """Return the settings of a round of the phase, counted from 0."""
+        if self.halve_after is None:
+            return self
+        return self.model_copy(update={"lr": self.lr * 0.5 ** (round_ // self.halve_after)})
 
 
 class Trained(NamedTuple):

@@ -48,6 +48,25 @@ def test_one_round_is_the_sample_weighted_mean_of_local_training(data: Any, tmp_
         assert torch.equal(tensor, (total[key] / sum(counts)).float())
 
 
+def test_the_learning_rate_is_halved_after_the_given_rounds(data: Any, tmp_path: Path) -> None:
+    """Four rounds at 0.1, 0.1, 0.05 and 0.05, computed with settings of a constant learning rate."""
+    split = split_by(data, 2, even_shares(data, 2, 1))
+    settings = {"method": {"rounds": 4, "lr": 0.1, "halve_after": 2}}
+    run_tiny(tmp_path / "run", "fedavg", data, split, settings)
+    experiment = tiny_experiment("fedavg", data, split, settings)
+    method: Any = experiment.method
+    weights = weights_of(experiment.task.build(2, Rng(0).child("start")))
+    client = client_of(experiment, tmp_path, "client-00")
+    for round_, lr in enumerate((0.1, 0.1, 0.05, 0.05)):
+        model = experiment.task.network(weights, 2)
+        plain = method.params.model_copy(update={"lr": lr, "halve_after": None})
+        rng = Rng(0).child("train", round_, "client", "client-00")
+        train(model, client.train, plain, method.objective, ClientCorrection(), rng)
+        weights = {name: tensor.clone() for name, tensor in weights_of(model).items()}
+    for name, tensor in final(tmp_path / "run").group("model").items():
+        assert torch.allclose(tensor, weights[name], atol=1e-6)
+
+
 def test_fedavg_learns(data: Any, tmp_path: Path) -> None:
     split = split_by(data, 2, even_shares(data, 2, 3))
     settings = {"method": {"rounds": 15, "lr": 0.1}}

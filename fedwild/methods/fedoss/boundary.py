@@ -120,19 +120,19 @@ def has_small_margin(logits: Tensor, y: Tensor, width: float) -> Tensor:
 def invert(model: Network, h: Tensor, y: Tensor, cut: str, settings: PushSettings) -> Tensor:
     """Return h(T), where h(t+1) = h(t) + step_size * gradient of L(f(h(t)), y) (Eq. 2 and 3), for h (n, ...).
 
-    With away = "class", L is the cross-entropy over the known classes, and samples end in another class. With away =
+    With away = "class", L is the cross-entropy over all K + 1 outputs, and samples end in another class. With away =
     "known", L is the free energy -log sum exp of the known logits, and samples end where no class is. L is summed over
     samples, so each sample moves independently of the batch. With step_unit = "length", a step is step_size * |h| in
     the direction of the gradient, because a sample of which the model is certain has almost no gradient. Parameters,
     their gradients and batch statistics of the model do not change.
     """
     start, moved = lengths(h), h.detach().clone()
-    known = model.head.out_features - 1
+    outputs = model.head.out_features - (settings.away == "known")
     size, unit = settings.step_size, settings.step_unit
     with frozen_model(model):
         for _ in range(settings.steps):
             moved.requires_grad_(True)
-            logits = model.after(moved, cut)[:, :known]
+            logits = model.after(moved, cut)[:, :outputs]
             (gradient,) = torch.autograd.grad(inversion_loss(logits, y, unit, settings.away), moved)
             step = gradient * size if unit == "gradient" else rescale(gradient, size * start)
             moved = moved.detach() + step
@@ -140,7 +140,7 @@ def invert(model: Network, h: Tensor, y: Tensor, cut: str, settings: PushSetting
 
 
 def inversion_loss(logits: Tensor, y: Tensor, unit: StepUnit, away: Away) -> Tensor:
-    """Return L for known logits (n, K), summed over samples."""
+    """Return L for logits (n, outputs), summed over samples."""
     if away == "known":
         return -logits.logsumexp(1).sum()
     if unit == "gradient" or logits.shape[1] == 1:

@@ -55,8 +55,10 @@ class FedOSS(Method):
         earlier = server.initial
         # An unknown output that an earlier run has trained is kept.
         is_trained = earlier is not None and len(earlier.weights["head.weight"]) > len(earlier.classes)
-        server.state.info["unknown_trained"] = is_trained
-        server.state.put("model", weights if is_trained else with_neutral_unknown(weights))
+        is_pretrained = self.params.pretrain_outputs == "all"
+        server.state.info["unknown_trained"] = is_trained or is_pretrained
+        is_kept = is_trained or (is_pretrained and earlier is None)
+        server.state.put("model", weights if is_kept else with_neutral_unknown(weights))
 
     def answers(self, server: Server) -> Answering:
         weights, classes = server.state.group("model"), len(server.classes)

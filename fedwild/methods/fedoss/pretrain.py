@@ -44,7 +44,7 @@ class Pretrain(Phase):
 
     def settings(self, round_: int) -> LocalTraining:
         """Return the training settings of a round."""
-        return self.params.model_copy(update={"lr": self.params.lr * 0.5 ** (round_ // self.params.halve_after)})
+        return self.params.in_round(round_)
 
     def personal_training(self, model: Network, client: Client, rng: Rng) -> PersonalTraining:
         """Return the training of the client's personal head, as its last round left it or new."""
@@ -59,7 +59,8 @@ class Pretrain(Phase):
             head.load_state_dict(kept)
         log_prior = log_shares(client.train.y, classes) if self.params.prior else torch.zeros(classes)
         optimiser = self.settings(client.step.round).optimiser(head.train())
-        return PersonalTraining(layout.cut, head, optimiser, log_prior.to(device))
+        all_outputs = self.params.pretrain_outputs == "all"
+        return PersonalTraining(layout.cut, head, optimiser, log_prior.to(device), all_outputs)
 
     def train(self, model: Network, descent: PersonalTraining, payload: Payload, client: Client, rng: Rng) -> Payload:
         """Train the network and the personal head on the client's samples, and return the reply."""
@@ -101,7 +102,7 @@ class Pretrain(Phase):
             merge_bank(server, replies, self.params.bank)
 
     def next_model(self, server: Server, mean: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the model of the next round. Pre-training does not train the unknown output."""
+        """Return the model of the next round, with a neutral unknown output if pre-training does not train it."""
         return mean if server.state.info["unknown_trained"] else with_neutral_unknown(mean)
 
     def needs_bank(self, server: Server) -> bool:
@@ -119,9 +120,9 @@ def with_sizes(reply: Payload) -> Payload:
 def with_neutral_unknown(weights: Tensors) -> dict[str, Tensor]:
     """Return the weights with the unknown output, the last row of the head, set to the mean of the known classes.
 
-    Pre-training does not train that output, so the logits of the known classes drift away from it, and the first steps
-    of fine-tuning would destroy the network. The mean is never the largest logit, and it is closest to the largest one
-    where no class stands out.
+    Pre-training over the known classes does not train that output, so their logits drift away from it, and the first
+    steps of fine-tuning would destroy the network. The mean is never the largest logit, and it is closest to the
+    largest one where no class stands out.
     """
     neutral = dict(weights)
     for name in HEAD:

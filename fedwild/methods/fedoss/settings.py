@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from fedwild.contract import Settings
 from fedwild.openset import DecisionSettings
-from fedwild.training import LocalTraining
+from fedwild.training import RoundTraining
 
 AUTO = "auto"
 BranchKind = Literal["light", "full"]
@@ -17,7 +17,7 @@ StepUnit = Literal["gradient", "length"]
 Away = Literal["class", "known"]
 
 
-class TrainingSettings(LocalTraining):
+class TrainingSettings(RoundTraining):
     """How clients train in the two phases."""
 
     batch_size: int = Field(32, ge=1, description="samples per step; the last partial batch is kept")
@@ -25,6 +25,9 @@ class TrainingSettings(LocalTraining):
     lr: float = Field(0.02, gt=0, description="learning rate during pre-training")
     rounds: int = Field(100, ge=0, description="rounds of pre-training")
     halve_after: int = Field(25, ge=1, description="halve the learning rate after every so many pre-training rounds")
+    pretrain_outputs: Literal["known", "all"] = Field(
+        "known", description="outputs in the loss of pre-training: the K known classes, or all K + 1"
+    )
     finetune_rounds: int = Field(30, ge=0, description="rounds of fine-tuning with virtual unknown samples")
     finetune_optimizer: Literal["sgd", "adam"] = Field("adam", description="optimiser of fine-tuning, reset each round")
     finetune_lr: float = Field(1e-4, gt=0, description="learning rate during fine-tuning")
@@ -72,7 +75,8 @@ class PushSettings(Settings):
     steps: int = Field(1, ge=0, description="T, the number of steps by which boundary samples are pushed")
     step_size: float = Field(0.25, gt=0, description="lambda, the size of a step in units of step_unit")
     step_unit: StepUnit = Field("length", description="length: the sample's own length; gradient: the raw gradient")
-    away: Away = Field("known", description="push samples away from their own class, or from all known classes")
+    away: Away = Field("known", description="push samples away from their own class (Eq. 3), or from all known ones")
+    rectify: bool = Field(False, description="raise negative values of pushed and drawn features to 0, as ReLU does")
     masked: bool = Field(True, description="exclude the sample's own class from the unknown loss (Eq. 13)")
     duss: float = Field(0.1, ge=0, description="weight of the loss of pushed samples")
 

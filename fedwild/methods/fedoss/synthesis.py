@@ -23,8 +23,11 @@ from fedwild.training.optimisers import Optimiser
 class PersonalTraining(Descent):
     """Trains the network, and a personal head on the network's detached activations."""
 
-    def __init__(self, cut: str, head: nn.Module, optimiser: Optimiser, log_prior: Tensor) -> None:
-        self.cut, self.head, self.optimiser = cut, head, optimiser
+    def __init__(
+        self, cut: str, head: nn.Module, optimiser: Optimiser, log_prior: Tensor, all_outputs: bool = False
+    ) -> None:
+        """With `all_outputs`, cross-entropy is over K + 1 outputs instead of the K known classes."""
+        self.cut, self.head, self.optimiser, self.all_outputs = cut, head, optimiser, all_outputs
         self.log_prior = log_prior
         """(K,) added to the logits of the known classes: the client's log label shares, or zeros."""
 
@@ -42,8 +45,11 @@ class PersonalTraining(Descent):
         return loss.detach()
 
     def loss(self, model: Network, h: Tensor, y: Tensor, draws: Generator) -> Tensor:
-        """Return the network's loss for activations h (n, ...): here cross-entropy over the K known classes."""
-        return F.cross_entropy(model.after(h, self.cut)[:, : len(self.log_prior)] + self.log_prior, y)
+        """Return the network's loss for activations h (n, ...): here cross-entropy."""
+        logits = model.after(h, self.cut)
+        if not self.all_outputs:
+            logits = logits[:, : len(self.log_prior)]
+        return F.cross_entropy(with_shares(logits, self.log_prior), y)
 
 
 class Synthesis(PersonalTraining):
@@ -88,13 +94,21 @@ class Synthesis(PersonalTraining):
         """
         is_boundary = self.rule(model, h, y, draws)
         start, labels = h[is_boundary], y[is_boundary]
-        pushed = invert(model, start, labels, self.cut, self.settings) if len(labels) else start
+        pushed = self.allowed(invert(model, start, labels, self.cut, self.settings), h) if len(labels) else start
         if self.is_last_epoch:
             self.tally.add(len(y), start, pushed, labels)
         batches = [(self.settings.duss, pushed, labels)]
         if self.sample is not None and self.settings.foss:
-            batches.append((self.settings.foss, *self.sample()))
+            drawn, near = self.sample()
+            batches.append((self.settings.foss, self.allowed(drawn, h), near))
         return batches
+
+    def allowed(self, virtual: Tensor, h: Tensor) -> Tensor:
+        """Return virtual activations (m, ...), with `rectify` without values below those of known ones h (n, ...).
+
+        After ReLU, no activation is negative. Otherwise the sign alone would separate virtual from known samples.
+        """
+        return virtual.clamp_min(min(0.0, float(h.min()))) if self.settings.rectify else virtual
 
 
 MAX_ROWS = 4096

@@ -48,8 +48,9 @@ class Novel(Known):
         model = self.method.network(payload, client)
         correction = self.client_correction(client, model, payload)
         objective = NovelObjective(self.params, discovery, self.objective, before)
-        trained = train(model, samples, self.params, objective, correction, rng)
-        groups = correction.after_training(trained.steps, self.params.lr)
+        params = self.params.in_round(client.step.round)
+        trained = train(model, samples, params, objective, correction, rng)
+        groups = correction.after_training(trained.steps, params.lr)
         weights = client.task.weights(model)
         if self.params.against_forgetting == "ema":
             weights = moving_average(weights, discovery.anchor, self.params.beta)

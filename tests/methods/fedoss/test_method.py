@@ -24,6 +24,31 @@ def test_the_unknown_output_starts_as_the_mean_of_the_classes(data: Dataset, tmp
         assert torch.allclose(tensor[3], tensor[:3].mean(0), atol=1e-7)
 
 
+def test_pretraining_over_all_outputs_trains_the_unknown_output(data: Dataset, tmp_path: Path) -> None:
+    settings = {"method": {**EVERYTHING, "pretrain_outputs": "all"}}
+    federation = Federation(data, uneven(data), tmp_path, settings)
+    before = federation.server.state.group("model")["head.bias"]
+    assert not torch.allclose(before[3], before[:3].mean(), atol=1e-3)
+    replies = federation.replies()
+    federation.merge(replies)
+    after = federation.server.state.group("model")["head.bias"]
+    samples = {name: reply.info["samples"] for name, reply in replies.items()}
+    mean = sum(n * replies[name].group("model")["head.bias"] for name, n in samples.items()) / sum(samples.values())
+    assert torch.allclose(after, torch.as_tensor(mean), atol=1e-6)
+    assert after[3] < before[3]
+
+
+def test_a_new_unknown_output_beside_an_earlier_model_starts_neutral(data: Dataset, tmp_path: Path) -> None:
+    settings = {"method": {**EVERYTHING, "pretrain_outputs": "all"}}
+    federation = Federation(data, uneven(data), tmp_path, settings)
+    weights = dict(federation.server.state.group("model"))
+    weights |= {name: weights[name][:3] for name in ("head.weight", "head.bias")}
+    federation.server.initial = Initial(weights, federation.server.classes, "an earlier run")
+    federation.method.start(federation.server)
+    head = federation.server.state.group("model")["head.weight"]
+    assert torch.allclose(head[3], head[:3].mean(0), atol=1e-7)
+
+
 @pytest.mark.parametrize("rounds", [0, 1])
 def test_an_unknown_output_that_was_trained_before_is_kept(rounds: int, data: Dataset, tmp_path: Path) -> None:
     settings = {"method": {**EVERYTHING, "rounds": rounds}}

@@ -40,9 +40,11 @@ def personal(log_prior: torch.Tensor = LOG_PRIOR) -> PersonalTraining:
     return PersonalTraining(CUT, head, torch.optim.SGD(head.parameters(), lr=0.1), log_prior)
 
 
-def synthesis(weights: tuple[float, float] = (0.5, 2.0), masked: bool = True, sample: bool = True) -> Synthesis:
+def synthesis(
+    weights: tuple[float, float] = (0.5, 2.0), masked: bool = True, sample: bool = True, rectify: bool = False
+) -> Synthesis:
     rule: Any = Mock(return_value=NEAR)
-    settings = FedOSSParams(duss=weights[0], foss=weights[1], masked=masked)
+    settings = FedOSSParams(duss=weights[0], foss=weights[1], masked=masked, rectify=rectify)
     return Synthesis(
         personal(), rule, (lambda: (DRAWN, DRAWN_NEAR)) if sample else None, settings, Grid.within((8,), 100)
     )
@@ -131,3 +133,32 @@ def test_only_the_last_epoch_is_counted() -> None:
         step(descent, network())
         assert descent.tally.boundary == expected
     assert descent.tally.info()["boundary"] == pytest.approx(0.5)
+
+
+def test_rectified_features_are_not_negative(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedwild.methods.fedoss.synthesis.invert", lambda model, h, y, cut, settings: h - 0.5)
+    monkeypatch.setattr("tests.methods.fedoss.test_synthesis.DRAWN", DRAWN - 0.5)
+    model = network()
+    h = model.upto(X, CUT).detach()
+    assert float(h.min()) == 0.0
+    for rectify in (False, True):
+        (_, pushed, _), (_, drawn, _) = synthesis(rectify=rectify).virtual(model, h, Y, torch.Generator())
+        expected = (h[NEAR] - 0.5, DRAWN)
+        assert torch.equal(pushed, expected[0].relu() if rectify else expected[0])
+        assert torch.equal(drawn, expected[1].relu() if rectify else expected[1])
+
+
+def test_activations_that_may_be_negative_are_raised_to_the_smallest_real_one() -> None:
+    virtual, h = torch.tensor([[-3.0, -1.0, 2.0]]), torch.tensor([[-2.0, 0.5, 1.0]])
+    assert synthesis(rectify=True).allowed(virtual, h).tolist() == [[-2.0, -1.0, 2.0]]
+
+
+def test_pretraining_over_all_outputs_is_cross_entropy_over_them() -> None:
+    descent = personal()
+    descent.all_outputs = True
+    model = network()
+    h = model.upto(X, CUT)
+    known = log_softmax_by_hand(model.after(h, CUT) + torch.cat([LOG_PRIOR, torch.zeros(1)]))
+    expected = -known[torch.arange(6), Y].mean()
+    assert torch.allclose(step(descent, model), expected.detach(), atol=1e-12)
+    assert model.head.weight.grad is not None and bool(model.head.weight.grad[3].abs().sum() > 0)

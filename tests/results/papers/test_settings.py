@@ -60,6 +60,15 @@ def test_the_papers_methods_use_the_papers_presets() -> None:
     assert settings("gains/table2", setting="mild-69", accuracy="target")["method"]["name"] == "gains-paper"
 
 
+def test_baselines_of_fedoss_have_its_schedule_and_its_decision() -> None:
+    cell = {"unknown": "3", "figure": "f1"}
+    softmax, proser = (settings("fedoss/table1", method=name, **cell) for name in ("softmax", "proser"))
+    shared = {"optimizer": "adam", "lr": 5e-4, "rounds": 100, "halve_after": 25}
+    assert shared.items() <= softmax["method"].items() and shared.items() <= proser["method"].items()
+    assert (softmax["method"]["name"], softmax["method"]["finetune_rounds"]) == ("fedoss-paper", 0)
+    assert (proser["objective"]["name"], proser["method"]["decision"]) == ("proser", "argmax")
+
+
 def test_another_estimator_does_not_inherit_settings() -> None:
     assert settings("gal/table1", method="gal", data="cifar-100", accuracy="all")["estimator"]["classes"] == 20
     assert settings("gal/table7", method="gal", seed="2023", accuracy="all")["estimator"] == {"name": "ppm"}
