@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from functools import cache
 from pathlib import Path
 
@@ -37,3 +38,10 @@ def check_allocation(count: int, what: str, advice: str) -> None:
         raise UserError(
             f"{what} needs {size(count)} of memory, and this machine allows {size(max_allocation())}: {advice}."
         )
+
+
+def limit_memory() -> None:
+    """Limit the memory of this process: what exceeds it raises an error, and the system does not kill the process."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = max_allocation() if hard == resource.RLIM_INFINITY else min(max_allocation(), hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))

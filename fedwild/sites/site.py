@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedwild.core.errors import BadReply, UserError
+from fedwild.core.memory import limit_memory
 from fedwild.core.temporary import temporary_folder
 from fedwild.core.trust import only_in_process
 from fedwild.data import DataSettings, load
@@ -68,6 +69,8 @@ def run_site(options: SiteOptions, notify: Notify) -> None:
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(locked(folder))
         single_thread()
+        # A job that needs more memory than there is fails with an error, and the site goes on.
+        limit_memory()
         cleanup.enter_context(only_in_process(policy.import_paths, NOT_ALLOWED))
         terminal = sys.stdin if sys.stdin is not None and sys.stdin.isatty() else None
         about = (options.name, options.data, folder, options.labels, options.device, notify)
