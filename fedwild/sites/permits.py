@@ -8,9 +8,11 @@ A decision holds for exactly the recorded settings.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import select
+import termios
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -93,6 +95,10 @@ class Permits:
             f"run {permit.run} asks to use this site: {permit.summary()}. Within {duration(seconds)}, {hint}use "
             f"`fedwild site approve {permit.run}`; {self._file(permit.run)} has all its settings"
         )
+        if self.terminal is not None:
+            # What was typed before the question is not an answer to it. Only terminals can be flushed.
+            with contextlib.suppress(termios.error):
+                termios.tcflush(self.terminal, termios.TCIFLUSH)
         end = time.monotonic() + seconds
         while (decision := decision_on(self.folder, permit)) is None:
             if time.monotonic() > end:

@@ -34,6 +34,8 @@ REJECTED = "[code:"
 """Begins the SuperLink's reason when it rejects a node."""
 GIVEN_UP = "Giving up reconnection"
 """A SuperNode prints this when it stops trying, although its process does not end."""
+UNVERIFIED = "FAB verification failed"
+"""A SuperNode prints this when it refuses an app."""
 RESTART_SECONDS = 3.0
 RECONNECT_SECONDS = 120.0
 """How long a site tries to reconnect: after a kill, it counts as connected for about a minute and is rejected."""
@@ -231,8 +233,7 @@ def stay_connected(options: SiteOptions, home: Path, log: Path, notify: Notify) 
                 was_connected = True
                 connected_file.touch()
                 notify(f"connected to {options.superlink}")
-                while child.code is None and GIVEN_UP not in child.output_tail():
-                    time.sleep(1.0)
+                watch(child, notify)
         finally:
             child.stop()
         output = child.output()
@@ -250,6 +251,16 @@ def stay_connected(options: SiteOptions, home: Path, log: Path, notify: Notify) 
             raise UserError(f"Flower's SuperNode did not connect to {options.superlink}: {last_line(child)}")
         notify("connection lost; trying again")
         time.sleep(RESTART_SECONDS)
+
+
+def watch(child: Child, notify: Notify) -> None:
+    """Wait until a connected SuperNode ends or gives up. Tell the operator if it refuses an app."""
+    refused = False
+    while child.code is None and GIVEN_UP not in (tail := child.output_tail()):
+        if UNVERIFIED in tail and not refused:
+            notify("refused: the coordinator sent an app whose code is not that of this version of fedwild")
+            refused = True
+        time.sleep(1.0)
 
 
 def connects(child: Child) -> bool:

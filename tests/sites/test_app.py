@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from flwr.supernode import start_client_internal as internal
 from flwr.supernode.nodestate import NodeStateFactory
 
 from fedwild.sites.app import APP_ID, CLIENT, is_own_app, write_app
+from fedwild.sites.processes import Child
+from fedwild.sites.site import UNVERIFIED, watch
 from fedwild.sites.supernode import check_flower, pull_checked
 
 Files = dict[str, bytes]
@@ -167,3 +170,14 @@ def test_flowers_supernode_gives_no_work_to_another_app(
     else:
         assert [reply.error.reason for reply in replies] == ["The FAB could not be verified."]
         assert state.get_run(7) is None
+
+
+def test_the_operator_is_told_once_about_a_refused_app(tmp_path: Path) -> None:
+    code = f"import time; print({UNVERIFIED!r}, flush=True); time.sleep(1.5)"
+    child = Child([sys.executable, "-c", code], tmp_path / "log", tmp_path)
+    notices: list[str] = []
+    try:
+        watch(child, notices.append)
+    finally:
+        child.stop()
+    assert notices == ["refused: the coordinator sent an app whose code is not that of this version of fedwild"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import threading
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,27 @@ def test_the_operator_answers_at_the_terminal(typed: str, allowed: bool, tmp_pat
                 permits.admit("r", CONFIG, 0)
     os.close(writer)
     assert "type yes or no" in notices[0]
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_what_was_typed_before_the_question_is_no_answer(early: bool, tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+
+    def answer(text: str) -> None:
+        if not early and "asks to use this site" in text:
+            # After the question, and after what was typed before it has been dropped.
+            threading.Timer(0.2, os.write, (master, b"yes\n")).start()
+
+    if early:
+        os.write(master, b"yes\n")
+    with open(slave) as terminal:
+        permits = Permits(tmp_path, Policy(approve="ask", approve_within=0.3 if early else 20), answer, terminal)
+        if early:
+            with pytest.raises(PolicyRefused, match="it was not approved in time"):
+                permits.admit("r", CONFIG, 0)
+        else:
+            permits.admit("r", CONFIG, 0)
+    os.close(master)
 
 
 class OneLine:
