@@ -84,8 +84,8 @@ def test_without_conquer_it_differs_from_averaging_only_in_the_weights_in_neithe
 ) -> None:
     split = uneven(data)
     for name, settings in {
-        "kept": {"align": "none"},
-        "zero": {"align": "none", "rest": "zero"},
+        "kept": {"align": "none", "rest": "kept"},
+        "zero": {"align": "none"},
         "mean": {"align": "none", "importance": "none"},
     }.items():
         run_tiny(tmp_path / name, "fedpd-paper", data, split, {"method": {**settings, "rounds": 1}})
@@ -98,7 +98,7 @@ def test_without_conquer_it_differs_from_averaging_only_in_the_weights_in_neithe
 
 @pytest.mark.parametrize("maps", ["one", "three", "two"])
 def test_identical_clients_merge_to_themselves(maps: str, data: Dataset, tmp_path: Path) -> None:
-    experiment = tiny_experiment("fedpd-paper", data, uneven(data), {**NORMS, "method": {"maps": maps}})
+    experiment = tiny_experiment("fedpd-paper", data, uneven(data), {**NORMS, "method": {"maps": maps, "rest": "kept"}})
     replies = same_replies(experiment, data, tmp_path, clients=3)
     server = server_of(experiment)
     training(experiment).merge(server, replies)
@@ -491,7 +491,15 @@ def test_sinkhorn_without_pot_names_the_extra(data: Dataset, monkeypatch: pytest
 
 def test_the_preset_of_the_paper_has_its_settings(data: Dataset, tmp_path: Path) -> None:
     split = uneven(data)
-    literal = {"mean": "all", "maps": "three", "sweeps": 0, "target": 0, "norms": "merged", "calibrate": False}
+    literal = {
+        "mean": "all",
+        "maps": "three",
+        "sweeps": 0,
+        "target": 0,
+        "rest": "zero",
+        "norms": "merged",
+        "calibrate": False,
+    }
     run_tiny(tmp_path / "named", "fedpd-paper", data, split)
     run_tiny(tmp_path / "spelt", "fedpd", data, split, {"method": literal})
     assert model_bytes(tmp_path / "named") == model_bytes(tmp_path / "spelt")

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedwild import api
+from fedwild.models import build
 from fedwild.results import papers
 from fedwild.results.papers.library import Layer, layers_of, measure_of, settings_of, unit_of, waiting_of
 from fedwild.runs.config import resolve
@@ -67,6 +69,51 @@ def test_baselines_of_fedoss_have_its_schedule_and_its_decision() -> None:
     assert shared.items() <= softmax["method"].items() and shared.items() <= proser["method"].items()
     assert (softmax["method"]["name"], softmax["method"]["finetune_rounds"]) == ("fedoss-paper", 0)
     assert (proser["objective"]["name"], proser["method"]["decision"]) == ("proser", "argmax")
+
+
+def test_fedoss_tables_have_the_settings_of_the_authors() -> None:
+    for unknown, high in (("3", 13 / 16), ("5", 14 / 16)):
+        found = settings("fedoss/table1", method="fedoss", unknown=unknown, figure="f1")
+        assert found["model"] == {"name": "resnet-18", "stem": "large"}
+        assert (found["method"]["batch_size"], found["method"]["high"]) == (8, high)
+        assert found["partition"]["balance"] is False
+        assert (found["data"]["mean"], found["data"]["std"]) == (0.5, 0.5)
+    volumes = settings("fedoss/table3", method="fedoss", unknown="4", figure="f1")
+    assert volumes["model"] == {"name": "resnet-18-3d", "stem": "large"}
+    assert volumes["method"]["batch_size"] == 4
+
+
+def test_fedpd_tables_have_the_known_classes_of_the_authors() -> None:
+    order = np.arange(10)
+    np.random.RandomState(66).shuffle(order)
+    digits = settings("fedpd/table1", method="fedpd", figure="auroc", domain="mean")["data"]["known"]
+    assert digits == [str(i) for i in order[:6]]
+    names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    for known in (4, 6, 8):
+        found = settings("fedpd/table2", method="fedpd", figure="auroc", known=str(known))["data"]["known"]
+        assert found == [names[i] for i in order[:known]]
+
+
+def test_rows_of_the_fedpd_ablation_differ_in_one_setting() -> None:
+    cell = {"figure": "auroc", "domain": "mean"}
+    full = settings("fedpd/table3", method="fedpd", **cell)
+    for row, change in (("without-divide", {"maps": "two"}), ("without-conquer", {"align": "none"})):
+        assert settings("fedpd/table3", method=row, **cell) == {**full, "method": {**full["method"], **change}}
+
+
+@pytest.mark.parametrize(
+    ("name", "rest", "place"),
+    [
+        ("fedpd/table1", {"domain": "mean"}, "conv2"),
+        ("fedpd/table3", {"domain": "mean"}, "conv2"),
+        ("fedpd/table2", {"known": "6"}, "block2"),
+    ],
+)
+def test_fedpd_mixes_where_the_authors_do(name: str, rest: dict[str, str], place: str) -> None:
+    for method in ("proser", "fedpd"):
+        found = settings(name, method=method, figure="auroc", **rest)
+        assert found["objective"] == {"name": "proser", "open_weight": 0.01, "mix_after": place}
+        assert place in build(found["model"]["name"], (3, 28, 28), 7, params={}).cuts
 
 
 def test_another_estimator_does_not_inherit_settings() -> None:
