@@ -106,9 +106,10 @@ class DataSettings(Settings):
     std: float | list[float] | None = Field(
         None, description="Divides inputs after `mean` is subtracted: one number or one per channel."
     )
-    augment: list[Literal["crop", "flip"]] = Field(
+    augment: list[Literal["crop", "flip", "rotate"]] = Field(
         default_factory=list,
-        description="Random changes of training images: 'crop' (shift by up to 4 pixels), 'flip' (left-right).",
+        description="Random changes of training images: 'crop' (shift by up to 4 pixels), 'flip' (left-right), "
+        "'rotate' (by up to 15 degrees).",
     )
     train_samples: Positive | None = Field(
         None, description="Use at most this many training samples per domain, chosen at random."

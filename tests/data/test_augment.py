@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import torch
+from scipy import ndimage
 from torch.nn import functional
 
-from fedwild.data.augment import PAD, augment_batch, padding
+from fedwild.data.augment import PAD, augment_batch, padding, rotate
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -49,3 +53,32 @@ def test_same_generator_state_gives_the_same_batch(kinds: list[str]) -> None:
     assert first.dtype == torch.uint8
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("degrees", [-15.0, 3.0, 11.0])
+def test_a_rotation_agrees_with_scipy(degrees: float) -> None:
+    x = torch.rand(1, 2, 11, 14, generator=generator())
+    found = rotate(x, torch.tensor([math.radians(degrees)], dtype=torch.float64))
+    for plane, image in zip(found[0], x[0], strict=True):
+        expected = ndimage.rotate(image.numpy(), degrees, reshape=False, order=0, mode="grid-constant", cval=0.0)
+        # Positions half-way between two pixels may be rounded either way.
+        assert float(np.mean(plane.numpy() == expected)) > 0.97
+
+
+def test_rotations_differ_by_image_stay_within_15_degrees_and_keep_the_type() -> None:
+    x = torch.zeros(200, 1, 1, 101, dtype=torch.uint8).expand(200, 1, 101, 101).clone()
+    x[:, 0, 50, 100] = 255
+    turned = augment_batch(x, ["rotate"], generator())
+    assert turned.dtype == torch.uint8
+    heights = [int(image[0].amax(1).argmax()) - 50 for image in turned if image.any()]
+    assert len(heights) > 100
+    assert max(map(abs, heights)) <= math.ceil(50 * math.sin(math.radians(15)))
+    assert min(heights) < -8 and max(heights) > 8
+
+
+def test_rotation_does_not_change_the_draws_of_crops_and_flips() -> None:
+    x = torch.rand(6, 1, 8, 8)
+    plain, turning = generator(), generator()
+    before = augment_batch(x, ["crop", "flip"], plain)
+    angles = (2 * torch.rand(6, generator=plain, dtype=torch.float64) - 1) * math.radians(15)
+    assert torch.equal(augment_batch(x, ["crop", "flip", "rotate"], turning), rotate(before, angles))

@@ -45,13 +45,15 @@ def test_rows_that_differ_in_the_paper_differ_in_their_settings() -> None:
 
 def test_settings_come_from_paper_table_and_keys() -> None:
     found = settings("fedov/table14", clients="100", partition="c3", method="distilled-fedov")
+    assert found["data"].pop("augment") == ["crop", "flip", "rotate"]
+    assert len(found["data"].pop("mean")) == len(found["data"].pop("std")) == 3
     assert found["data"] == {"validation": 0.0, "name": "cifar-100", "public_from": "test"}
     assert found["federation"] == {"clients": 100}
     assert found["partition"] == {"name": "c3"}
     assert found["model"] == {"name": "resnet-50"}
     assert found["method"]["name"] == "distilled-fedov"
     assert found["method"]["epochs"] == 100
-    assert found["objective"] == {"name": "outlier-aware", "enhanced": False}
+    assert found["objective"] == {"name": "outlier-aware", "enhanced": False, "dummy_weight": 0.0, "mix_weight": 0.0}
 
 
 def test_the_papers_methods_use_the_papers_presets() -> None:
