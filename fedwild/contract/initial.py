@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,8 @@ class Initial:
     """The classes of the head's first rows; the rows after them are outputs that an objective added."""
     origin: str
     """The name of that run, for the log."""
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """Its thresholds, if this run scores samples in the same way; they hold until the first evaluation."""
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -18,21 +18,21 @@ def first_server(experiment: Experiment, folder: RunFolder, rng: Rng, first: int
         experiment.task, first_classes(experiment, initial, first), Step("start", 0, 0), rng.child("start"), names
     )
     server.public, server.newcomers, server.initial = public_samples(experiment), experiment.split.newcomers, initial
+    server.thresholds = dict(initial.thresholds) if initial else {}
     with server.rng.seeded("start"):
         experiment.method.start(server)
     return server
 
 
 def first_classes(experiment: Experiment, initial: Initial | None, first: int) -> ClassRegistry:
-    """Return the known classes and, for a method that welcomes newcomers, all classes of the earlier run.
+    """Return all classes of the earlier run, if there is one, then the known classes that it did not have.
 
-    Other methods have the newcomers' classes from the start.
+    Methods that do not welcome newcomers have the newcomers' classes from the start.
     """
-    welcomes = isinstance(experiment.method, Welcomes)
-    registry = ClassRegistry(list(initial.registry.entries)) if initial and welcomes else ClassRegistry()
+    registry = ClassRegistry(list(initial.registry.entries) if initial else [])
     for name in experiment.split.known:
         registry.add(name, "known", since=0)
-    if not welcomes:
+    if not isinstance(experiment.method, Welcomes):
         for client in experiment.split.clients:
             for name in client.known:
                 registry.add(name, client.name, since=first)
@@ -62,5 +62,11 @@ def starting_notes(server: Server) -> list[str]:
     """Return notes on where the initial weights come from, and which classes are new to them."""
     if server.initial is None:
         return []
+    notes = [f"starts from {server.initial.origin}"]
     new = [name for name in server.classes.names if name not in server.initial.classes]
-    return [f"starts from {server.initial.origin}", *([f"classes it did not have: {', '.join(new)}"] if new else [])]
+    found = [entry.name for entry in server.classes.novel]
+    if new:
+        notes.append(f"classes it did not have: {', '.join(new)}")
+    if found:
+        notes.append(f"discovered classes that it has: {', '.join(found)}")
+    return notes

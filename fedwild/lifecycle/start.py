@@ -13,7 +13,7 @@ from fedwild.lifecycle.rounds import Federation
 from fedwild.lifecycle.run import Run
 from fedwild.runs.config import Config
 from fedwild.runs.events import Listener
-from fedwild.runs.experiment import Experiment, fingerprint, prepare
+from fedwild.runs.experiment import Experiment, fingerprint, prepare, with_earlier_members
 from fedwild.runs.folder import RunFolder
 from fedwild.runs.ownership import mark
 
@@ -24,7 +24,7 @@ def start(config: Config, out: Path | None, listener: Listener) -> Run:
     def downloading(file: str, done: int, total: int | None) -> None:
         listener({"event": "download", "file": file, "done": done, "total": total})
 
-    return begin(prepare(config, progress=downloading), out, listener)
+    return begin(prepare(with_earlier_members(config), progress=downloading), out, listener)
 
 
 def resume(run: Run, listener: Listener, **engine: Any) -> None:

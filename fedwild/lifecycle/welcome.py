@@ -19,6 +19,7 @@ from fedwild.lifecycle.start import begin
 from fedwild.methods import METHODS
 from fedwild.runs.at_sites import NEWCOMER_SITE
 from fedwild.runs.config import Config, changes, resolve, setting_layers
+from fedwild.runs.earlier import members_of
 from fedwild.runs.events import Listener, ignore_event
 from fedwild.runs.experiment import Experiment, check_newcomer_names, prepare
 from fedwild.training.loop import LocalTraining
@@ -48,7 +49,8 @@ def site_config(
     source: Run, name: str, table: Table, settings: Sequence[str] | Mapping[str, Any], engine: Mapping[str, Any]
 ) -> Config:
     """Return the settings of a run that welcomes a site."""
-    table["data"]["newcomers"] = {**members_of(source), name: {"name": NEWCOMER_SITE}}
+    members = members_of(source.folder, source.settings, source.server())
+    table["data"]["newcomers"] = {**members, name: {"name": NEWCOMER_SITE}}
     config = resolve(table, *setting_layers(settings)).with_engine(**engine)
     check_settled(source, config, name)
     return config
@@ -58,7 +60,7 @@ def prepare_welcome(
     source: Run, name: str, newcomer: Table, table: Table, settings: Sequence[str] | Mapping[str, Any]
 ) -> Experiment:
     """Return everything that the new run needs, checked."""
-    members = members_of(source)
+    members = members_of(source.folder, source.settings, source.server())
     table["data"]["newcomers"] = {**members, name: newcomer}
     config = resolve(table, *setting_layers(settings))
     check_settled(source, config, name)
@@ -138,18 +140,6 @@ def check_settled(source: Run, now: Config, name: str) -> None:
         raise UserError(f"a welcome cannot change settings of the source run: {'; '.join(changed)}.")
     if now.data.newcomers[name].welcomed:
         raise UserError(f"data.newcomers.{name}.welcomed = true is not allowed: this run welcomes {name}.")
-
-
-def members_of(source: Run) -> dict[str, Table]:
-    """Return the source run's newcomers that became members, with their data."""
-    config, method = source.settings, source.settings.make_method()
-    waiting = source.folder.split().newcomers
-    outside: list[str] = []
-    if isinstance(method, Welcomes):
-        welcomed = method.welcomed(source.server())
-        outside = [name for name in waiting if name not in welcomed]
-    newcomers = config.data.newcomers.items()
-    return {name: {**data.model_dump(), "welcomed": True} for name, data in newcomers if name not in outside}
 
 
 def without_clients(split: Split, names: Collection[str]) -> Split:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,9 +17,11 @@ from fedwild.contract.schedule import first_rounds, plan_of
 from fedwild.core.errors import UserError
 from fedwild.core.layers import Table
 from fedwild.core.names import Seen, check_name
+from fedwild.core.settings import validate
 from fedwild.data import (
     DATASETS,
     Dataset,
+    DataSettings,
     Partition,
     Split,
     add_newcomers,
@@ -32,7 +34,7 @@ from fedwild.data import (
 from fedwild.methods import METHODS
 from fedwild.models import Network
 from fedwild.runs.config import Config
-from fedwild.runs.earlier import earlier_model
+from fedwild.runs.earlier import earlier_members, earlier_model
 from fedwild.runs.privacy import check_network, check_secure, planned_privacy
 
 Download = Callable[[str, int, int | None], None]
@@ -55,8 +57,8 @@ class Experiment:
     @cached_property
     def initial(self) -> Initial | None:
         """The earlier run's model to begin with. It is read on demand: a run that has begun does not need it."""
-        path, model = self.config.federation.start_from, self.config.model
-        return earlier_model(path, model, self.task) if path is not None and model is not None else None
+        path, model, score = self.config.federation.start_from, self.config.model, self.config.parts.get("score")
+        return earlier_model(path, model, self.task, score) if path is not None and model is not None else None
 
 
 def prepare(config: Config, split: Split | None = None, progress: Download | None = None) -> Experiment:
@@ -91,6 +93,16 @@ def prepare(config: Config, split: Split | None = None, progress: Download | Non
     samples_of(dataset, np.zeros(1, dtype=np.int64), data=config.data)
     notes = notes_on(config, dataset, split) + (notes_on_sizes(config, dataset, split) if is_new else ())
     return assembled(config, dataset, split, notes)
+
+
+def with_earlier_members(config: Config) -> Config:
+    """Return the config with the newcomers that joined the run to start from, if that run has the same data."""
+    path = absolute_folder(config.federation.start_from)
+    if path is None:
+        return config
+    members = earlier_members(path, config, absolute_paths(config.data.name))
+    newcomers = {**members, **config.data.model_dump()["newcomers"]}
+    return replace(config, data=validate(DataSettings, {**config.data.model_dump(), "newcomers": newcomers}, "data"))
 
 
 def assembled(config: Config, dataset: Dataset, split: Split, notes: tuple[str, ...] = ()) -> Experiment:

@@ -166,15 +166,15 @@ def test_without_training_the_model_is_bit_equal_to_the_earlier_one(finished: Pa
     assert notes(run.path) == [f"starts from {finished} (method fedavg, round 3)"]
 
 
-def test_reordered_new_and_dropped_classes(finished: Path, tmp_path: Path) -> None:
+def test_all_classes_are_kept_and_new_ones_are_added(finished: Path, tmp_path: Path) -> None:
     settings = {"method": {"epochs": 0, "rounds": 1}, "data": {"known": ["2", "3", "0"]}}
     run = start_from(tmp_path / "on", finished, settings)
     before, after = model_of(finished), model_of(run.path)
-    fresh = weights_of(run.task.build(3, Rng(0).child("start")))
-    assert run.result["classes"] == ["2", "3", "0"]
+    fresh = weights_of(run.task.build(4, Rng(0).child("start")))
+    assert run.result["classes"] == ["0", "1", "2", "3"]
     for name in ("head.weight", "head.bias"):
-        assert torch.equal(after[name][[0, 2]], before[name][[2, 0]])
-        assert torch.equal(after[name][1], fresh[name][1])
+        assert torch.equal(after[name][:3], before[name])
+        assert torch.equal(after[name][3], fresh[name][3])
     assert notes(run.path)[-1] == "classes it did not have: 3"
 
 

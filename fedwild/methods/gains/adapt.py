@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from fedwild.aggregation.means import running_mean
-from fedwild.contract import HEAD, Client, Draw, Groups, Payload, Replies, Server, Tensors, copy_tensors
+from fedwild.contract import HEAD, Client, Draw, Groups, Payload, Replies, Rng, Server, Tensors, copy_tensors
 from fedwild.methods.fedavg import AveragingRounds
 from fedwild.methods.gains.probes import classifier_difference, feature_difference, probe_samples
 from fedwild.methods.gains.stage import Stage, members
+from fedwild.methods.rehearsal import kept_answers, training_also_on
 from fedwild.models import Network
 from fedwild.training import ClientCorrection
 
@@ -36,6 +37,12 @@ class Adapt(Stage, AveragingRounds):
         payload = super().send(server, client)
         payload.info = self.about(server)
         return payload
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        """Train on labelled samples and, at source clients, on pool samples of discovered classes."""
+        if client.name != payload.info["newcomer"]:
+            client = training_also_on(client, kept_answers(client, held_out=False))
+        return super().local(payload, client, rng)
 
     def client_correction(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:
         """Return the correction; at source clients it also pulls towards their model from before (Eq. 8)."""

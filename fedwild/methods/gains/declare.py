@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from fedwild.contract import Client, Payload, Replies, Rng, Server
+from fedwild.core.classes import NOVEL
 from fedwild.core.errors import BadReply, UserError
 from fedwild.data import check_names
 from fedwild.methods.gains import shifts
 from fedwild.methods.gains.probes import check_moments, class_moments, merge_moments
 from fedwild.methods.gains.stage import Arrival, Stage
+from fedwild.methods.rehearsal import keep_answers
 from fedwild.models import Network
 
 MIN_INPUTS = 10
@@ -30,7 +33,9 @@ class Declare(Stage):
         return False
 
     def send(self, server: Server, client: str) -> Payload:
-        info = {"newcomer": self.newcomer(server), "probes": server.public is None}
+        info: dict[str, Any] = {"newcomer": self.newcomer(server), "probes": server.public is None}
+        if server.classes.novel:
+            info["discovered"] = [i for i, entry in enumerate(server.classes.entries) if entry.origin == NOVEL]
         return Payload.of(info, model=server.state.group("model"))
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
@@ -39,6 +44,7 @@ class Declare(Stage):
             return self.declare(model, client)
         if self.params.keep:
             self.keep_anchor(client, payload)
+        keep_answers(client, model, payload.info.get("discovered", []))
         return self.describe(model, client, payload.info["probes"])
 
     def declare(self, model: Network, client: Client) -> Payload:

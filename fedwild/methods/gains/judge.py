@@ -17,13 +17,17 @@ from scipy.special import expit
 from torch import Tensor
 
 from fedwild.contract import Client, Payload, Replies, Rng, Server, Tensors
+from fedwild.core.errors import BadReply
 from fedwild.core.payload import check_like
 from fedwild.data.samples import Samples
 from fedwild.methods.gains.stage import Arrival, Stage
+from fedwild.methods.rehearsal import kept_answers
 from fedwild.models import Network
 from fedwild.models.inference import INFERENCE_BATCH
 
-SIDES = ("sources", "newcomer")
+SIDES = ("sources", "newcomer", "discovered")
+"""Whose samples are judged: labelled ones of source clients and of the newcomer, and source clients' pool samples that
+the model from before answers with a discovered class."""
 
 
 class Judge(Stage):
@@ -35,20 +39,30 @@ class Judge(Stage):
 
     def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
         """Return the margins of validation samples under both models; of source clients, only for old classes."""
-        known, samples = payload.info["known"], client.validation
+        known, samples, found = payload.info["known"], client.validation, None
         if client.name != payload.info["newcomer"]:
             samples = samples.take(torch.nonzero(samples.y < known).flatten())
+            found = kept_answers(client, held_out=True)
         reply = Payload(info={"samples": len(samples)})
+        if found:
+            reply.info["discovered"] = len(found)
         for group, classes in (("before", known), ("model", len(client.classes))):
             outputs = self.method.outputs(classes)
             model = client.task.network(payload.group(group), outputs, self.method.bias, slot="judge")
             reply.put(group, measure_margins(model, samples, known, classes))
+            if found:
+                reply.put(f"discovered-{group}", measure_margins(model, found, known, classes))
         return reply
 
     def check(self, server: Server, reply: Payload) -> None:
         super().check(server, reply)
+        found = reply.info.get("discovered", 0)
+        if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+            raise BadReply(f"info 'discovered' is {str(found)[:40]!r}, expected a number of samples")
         for group in ("before", "model"):
             check_margins(reply.group(group), reply.info["samples"])
+            if found or f"discovered-{group}" in reply:
+                check_margins(reply.group(f"discovered-{group}"), found)
 
     def merge(self, server: Server, replies: Replies) -> None:
         newcomer, known, limit = self.newcomer(server), Arrival.of(server).known, self.params.max_forgetting
@@ -59,23 +73,38 @@ class Judge(Stage):
             bias = best_bias(concatenate(now.values()), known, len(server.classes) - known)
         self.lower_new_rows(server, known, bias)
         figures: dict[str, Any] = {}
-        for side, name in (("sources", "source clients"), ("newcomer", newcomer)):
+        for side, name in zip(SIDES, ("source clients", newcomer, None), strict=True):
             old, new, samples = accuracy(before[side], math.inf), accuracy(now[side], bias), len(now[side]["margin"])
             figures[side] = {"samples": samples, "before": old, "now": new}
-            if samples:
+            if samples and name:
                 server.note(f"{name}: validation accuracy {old:.1%} before, {new:.1%} now")
+        lost = self.lost_answers(server, figures.pop("discovered"), figures)
         forgotten = figures["sources"]["before"] - figures["sources"]["now"]
         # Without validation samples at source clients, forgetting is NaN, and any limit counts as exceeded.
-        refused = limit is not None and not forgotten <= limit
+        refused = limit is not None and not (forgotten <= limit and lost <= limit)
         server.finding("judgement", client=newcomer, bias=bias, forgotten=forgotten, refused=refused, **figures)
         if refused:
             amount = "an unknown share" if math.isnan(forgotten) else f"{forgotten:.1%}"
-            reason = f"source clients forgot {amount}, max_forgetting = {limit}"
+            found = f" and {lost:.1%} of their answers with discovered classes" if lost else ""
+            reason = f"source clients forgot {amount}{found}, max_forgetting = {limit}"
             server.note(f"{newcomer} is not welcomed: {reason}. The federation from before is restored")
             self.restore(server, "refused")
             self.exclude(server)
         else:
             self.admit(server)
+
+    def lost_answers(self, server: Server, judged: dict[str, Any], figures: dict[str, Any]) -> float:
+        """Log what happened to discovered classes, and return the share of their answers that was lost."""
+        names = ", ".join(entry.name for entry in server.classes.novel)
+        if not names:
+            return 0.0
+        if not judged["samples"]:
+            server.note(f"discovered classes ({names}): no unlabelled samples to rehearse or judge them by")
+            return 0.0
+        figures["discovered"] = judged
+        kept = f"{judged['now']:.1%} of {judged['samples']} held-out unlabelled samples keep their answer"
+        server.note(f"discovered classes ({names}): {kept}")
+        return float(judged["before"] - judged["now"])
 
     def lower_new_rows(self, server: Server, known: int, bias: float) -> None:
         """Subtract the bias by which new rows must win from their biases."""
@@ -116,8 +145,9 @@ def measure_margins(model: Network, samples: Samples, known: int, classes: int) 
 
 def margins_of(replies: Replies, newcomer: str, side: str, group: str) -> Iterator[dict[str, Tensor]]:
     """Yield a group of the newcomer's reply, or of each source client's, copied out of the reply."""
+    group = f"discovered-{group}" if side == "discovered" else group
     for reply in replies:
-        if (reply.client == newcomer) == (side == "newcomer"):
+        if (reply.client == newcomer) == (side == "newcomer") and group in reply.payload:
             yield {name: reply.payload.group(group)[name].clone() for name in no_margins()}
 
 

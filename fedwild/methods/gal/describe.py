@@ -28,7 +28,9 @@ class Describe(Survey):
         """Return histograms of cosines, clusters of validation samples, and margins of novel over labelled classes."""
         model, labelled = self.method.network(payload, client), payload.info["labelled"]
         rows = model.head.weight.detach().cpu()
-        z, y = embeddings(model, client.validation), client.validation.y
+        # A discovered class may have got the name of a label: its samples are not known ones.
+        known = client.validation.take(torch.nonzero(client.validation.y < labelled).flatten())
+        z, y = embeddings(model, known), known.y
         pool = embeddings(model, client.unlabelled_in(self.stage))
         count, seed = self.params.clusters_for(len(rows)), rng.sklearn("known clusters")
         clusters, assigned = cluster_embeddings(z.double().numpy(), count, seed, self.params.min_known_count)

@@ -13,8 +13,17 @@ from fedwild.contract import Client, Payload, Replies, Rng, Server, weights_of
 from fedwild.core.classes import NOVEL
 from fedwild.core.text import count
 from fedwild.discovery import Clusters, Estimate, cluster_embeddings
-from fedwild.methods.gal.novelty import max_cosine
-from fedwild.methods.gal.stage import Description, Discovery, Survey, count_labelled, head_of, read_clusters, to_tensors
+from fedwild.methods.gal.novelty import is_novel
+from fedwild.methods.gal.stage import (
+    Description,
+    Discovery,
+    Survey,
+    count_labelled,
+    head_of,
+    inherited_rows,
+    read_clusters,
+    to_tensors,
+)
 from fedwild.models.inference import embeddings
 
 
@@ -25,7 +34,8 @@ class Discover(Survey):
         """Return clusters of the samples that resemble no known class."""
         model, pool = self.method.network(payload, client), client.unlabelled_in(self.stage)
         z = embeddings(model, pool)
-        found = z[max_cosine(z, model.head.weight.detach().cpu()) < payload.info["novelty"]].double().numpy()
+        rows, inherited = model.head.weight.detach().cpu(), inherited_rows(payload.info)
+        found = z[is_novel(z, rows, payload.info["novelty"], inherited, self.params.r)].double().numpy()
         if not len(found):
             client.note("none of its unlabelled samples are novel" if len(pool) else "it has no unlabelled samples")
         number, seed = self.params.clusters_for(len(client.classes)), rng.sklearn("novel clusters")

@@ -24,6 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedwild.contract import Answering, Discovers, Exhibit, Outcome, Phase, Record, Server, Traits
+from fedwild.core.classes import NOVEL
 from fedwild.core.errors import UserError
 from fedwild.discovery import Estimator
 from fedwild.discovery.truth import covered_truth
@@ -33,7 +34,7 @@ from fedwild.methods.gal.discover import Discover
 from fedwild.methods.gal.exhibits import discovery_exhibits
 from fedwild.methods.gal.known import Known
 from fedwild.methods.gal.novel import Novel, NovelModel
-from fedwild.methods.gal.stage import class_counts, count_labelled
+from fedwild.methods.gal.stage import class_counts, count_labelled, inherited_bias
 from fedwild.methods.registry import METHODS
 from fedwild.models import Network
 from fedwild.openset.metrics import ari, closed_accuracy, forgetting, gal_accuracy, hungarian_accuracy, nmi
@@ -111,6 +112,14 @@ class GAL(FedAvg, Discovers):
             phases += [Describe("describe", stage + 1, self)]
         return phases
 
+    def start(self, server: Server) -> None:
+        """Begin with the classes that have labels, then those that an earlier run discovered."""
+        server.classes.entries.sort(key=lambda entry: entry.origin == NOVEL)
+        super().start(server)
+        if server.classes.novel:
+            assert server.initial is not None
+            server.state.info |= {"bias": inherited_bias(server.initial), "inherited": len(server.classes.novel)}
+
     def answers(self, server: Server) -> Answering:
         return Answering(lambda _: self.predictor(server), server.clients, truth=partial(covered_truth, server))
 
@@ -122,7 +131,8 @@ class GAL(FedAvg, Discovers):
         """Return the network that answers, with the bias against novel classes."""
         model, labelled, origin = self.model(server), count_labelled(server), None
         if "origin" in server.state:
-            origin = server.task.network(server.state.group("origin"), labelled, self.bias, slot="origin").eval()
+            before = server.state.group("origin")
+            origin = server.task.network(before, len(before["head.weight"]), self.bias, slot="origin").eval()
         bias = server.state.info.get("bias", 0.0)
         return NovelModel(model, len(server.classes), self.score, labelled, bias, origin)
 
@@ -139,7 +149,8 @@ class GAL(FedAvg, Discovers):
         counts = class_counts(server)
         if not counts:
             return {}
-        novel, known = [name for names in outcome.novel[: len(counts)] for name in names], count_labelled(server)
+        stages = max(len(counts), *(entry.stage for entry in server.classes.novel), 0)
+        novel, known = [name for names in outcome.novel[:stages] for name in names], count_labelled(server)
         ids = {name: i for i, name in enumerate((*server.classes.names[:known], *novel))}
         truth = torch.tensor([ids.get(name, -1) for name in outcome.true_names])
         rows = truth >= 0
@@ -155,7 +166,7 @@ class GAL(FedAvg, Discovers):
             "novel_accuracy": joint.new,
             "all_accuracy": joint.all,
             "forgetting": forgetting(before, joint.old),
-            "number_found": float(sum(count.number for count in counts)),
+            "number_found": float(len(server.classes.novel)),
             "number_true": float(len(novel)),
             "known_accuracy_told": closed_accuracy(logits[old, :known], truth[old]),
             "novel_accuracy_told": hungarian_accuracy(apart, truth[~old]),

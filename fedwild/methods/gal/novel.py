@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -10,9 +11,9 @@ from torch import Tensor
 from fedwild.contract import HEAD, Client, Groups, Payload, Prediction, Rng, Server, Tensors
 from fedwild.data.samples import Samples
 from fedwild.methods.gal.known import Known
-from fedwild.methods.gal.novelty import max_cosine, nearest_prototype
+from fedwild.methods.gal.novelty import is_novel, nearest_prototype
 from fedwild.methods.gal.objective import NovelObjective
-from fedwild.methods.gal.stage import Discovery, class_counts
+from fedwild.methods.gal.stage import Discovery, class_counts, inherited_rows
 from fedwild.models import Network
 from fedwild.models.inference import embeddings
 from fedwild.openset import Score, ScoredModel
@@ -44,7 +45,7 @@ class Novel(Known):
         """Train on the samples of the stage. With ema, the extractor then moves back towards the anchor."""
         discovery = Discovery.of(payload)
         before = client.task.network(discovery.anchor, discovery.known, self.method.bias, slot="before").eval()
-        samples = self.stage_samples(before, discovery, client, payload.info["novelty"])
+        samples = self.stage_samples(before, discovery, client, payload.info)
         model = self.method.network(payload, client)
         correction = self.client_correction(client, model, payload)
         objective = NovelObjective(self.params, discovery, self.objective, before)
@@ -56,21 +57,23 @@ class Novel(Known):
             weights = moving_average(weights, discovery.anchor, self.params.beta)
         return Payload.of({"samples": len(samples), **trained.info()}, model=weights, **groups)
 
-    def stage_samples(self, before: Network, discovery: Discovery, client: Client, novelty: float) -> Samples:
+    def stage_samples(self, before: Network, discovery: Discovery, client: Client, info: Mapping[str, Any]) -> Samples:
         """Return the novel samples of the stage and, depending on the settings, labelled and pseudo-labelled ones.
 
         Novel samples have the label -1, or with loss=labels the class of the nearest prototype.
         """
         pool = client.unlabelled_in(self.stage)
         z, rows = embeddings(before, pool), before.head.weight.detach().cpu()
-        novel = max_cosine(z, rows) < novelty
+        inherited = inherited_rows(info)
+        novel, answers = is_novel(z, rows, info["novelty"], inherited, self.params.r), (z @ rows.T).argmax(1)
         labels = torch.full_like(pool.y, -1)
         if self.params.loss == "labels":
             labels = discovery.known + nearest_prototype(z, discovery.prototypes)
-        labels = torch.where(novel, labels, (z @ rows.T).argmax(1))
-        samples = pool.with_labels(labels)
+        samples = pool.with_labels(torch.where(novel, labels, answers))
         if not self.params.pseudo_labels:
-            samples = samples.take(torch.nonzero(novel).flatten())
+            # Without labels, classes of an earlier run can only be rehearsed by their answers.
+            rehearsed = (answers >= inherited.start) & (answers < inherited.stop) & self.params.rehearse
+            samples = samples.take(torch.nonzero(novel | rehearsed).flatten())
         return client.train.join(samples) if self.params.rehearse else samples
 
     def client_correction(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:

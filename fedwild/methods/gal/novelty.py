@@ -22,6 +22,17 @@ def max_cosine(z: Tensor, rows: Tensor) -> Tensor:
     return (F.normalize(z) @ F.normalize(rows).T).amax(dim=1)
 
 
+def is_novel(z: Tensor, rows: Tensor, novelty: float, inherited: range, r: float) -> Tensor:
+    """Return whether each embedding (n, d) resembles no row (C, d) of the head (n,).
+
+    No labelled samples calibrate the threshold of `inherited` rows, those of classes that an earlier run discovered:
+    samples nearest to one of them are novel if their cosine is below `r` (Eq. 5), too.
+    """
+    best, nearest = (F.normalize(z) @ F.normalize(rows).T).max(dim=1)
+    is_inherited = (nearest >= inherited.start) & (nearest < inherited.stop)
+    return (best < novelty) & (~is_inherited | (best < r))
+
+
 def nearest_prototype(z: Tensor, prototypes: Tensor) -> Tensor:
     """Return the number (n,) of the prototype (C, d) with the largest cosine to each embedding (n, d)."""
     return (F.normalize(z) @ F.normalize(prototypes).T).argmax(dim=1)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedwild.contract import Draw, Payload, Phase, Server, Tensors
+from fedwild.contract import Draw, Initial, Payload, Phase, Server, Tensors
 from fedwild.core.classes import NOVEL
 from fedwild.core.errors import BadReply
 from fedwild.core.payload import check_like
@@ -24,6 +24,16 @@ def count_labelled(server: Server) -> int:
     return sum(entry.origin != NOVEL for entry in server.classes.entries)
 
 
+def inherited_bias(initial: Initial) -> float:
+    """Return the bias against novel classes of an earlier run: how much lower its head's biases are for them."""
+    biases = initial.weights.get("head.bias")
+    novel = torch.tensor([entry.origin == NOVEL for entry in initial.registry.entries])
+    if biases is None or not novel.any() or novel.all():
+        return 0.0
+    biases = biases[: len(novel)]
+    return max(0.0, float(biases[~novel].mean() - biases[novel].mean()))
+
+
 def head_of(server: Server) -> Tensor:
     """Return the rows of the head (C, d)."""
     return server.state.group("model")["head.weight"]
@@ -31,7 +41,14 @@ def head_of(server: Server) -> Tensor:
 
 def request_info(server: Server) -> dict[str, Any]:
     """Return the plain values of every request. The novelty threshold is None before the first description."""
-    return {"labelled": count_labelled(server), "novelty": server.state.info.get("novelty")}
+    info = {"labelled": count_labelled(server), "novelty": server.state.info.get("novelty")}
+    inherited = server.state.info.get("inherited", 0)
+    return {**info, "inherited": inherited} if inherited else info
+
+
+def inherited_rows(info: Mapping[str, Any]) -> range:
+    """Return the rows of classes that an earlier run discovered, from the plain values of a request."""
+    return range(info["labelled"], info["labelled"] + info.get("inherited", 0))
 
 
 def class_counts(server: Server) -> list[ClassCount]:

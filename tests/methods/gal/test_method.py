@@ -96,6 +96,7 @@ def test_the_paper_s_variant_is_a_preset() -> None:
     params: Any = paper.Params()
     assert (params.loss, params.rows, params.novelty, params.rehearse) == ("swl", "raw", "accept", False)
     assert (params.against_forgetting, params.keep_known, params.min_count) == ("ema", 0.0, 1)
+    assert params.prototypes == "learnt"
     assert paper.parts["estimator"] == {"name": "ppm"}
     assert not paper.parts["objective"].get("balanced")
 

@@ -18,6 +18,7 @@ from fedwild.data.samples import Samples
 from fedwild.methods.gal.novel import FrozenRows, Novel, moving_average
 from fedwild.methods.gal.novelty import max_cosine
 from fedwild.methods.gal.stage import Discovery
+from fedwild.methods.registry import METHODS
 from fedwild.models import Network
 from fedwild.training.corrections import CORRECTIONS, ClientCorrection
 from fedwild.training.corrections.scaffold import CHANGE, CONTROL
@@ -64,7 +65,7 @@ def test_novel_samples_get_the_class_of_the_nearest_prototype_and_others_the_ans
     discovery = Discovery.of(federation.server.state)
     before = federation.server.task.network(discovery.anchor, KNOWN, bias=False, slot="anchor").eval()
     assert isinstance(federation.phase, Novel)
-    view = federation.phase.stage_samples(before, discovery, client, novelty)
+    view = federation.phase.stage_samples(before, discovery, client, {"labelled": KNOWN, "novelty": novelty})
     expected = []
     for row, cosine in zip(z, cosines, strict=True):
         if cosine < novelty:
@@ -289,3 +290,10 @@ def test_rows_changed_by_weight_decay_are_restored_before_the_next_step() -> Non
 
 def test_a_head_without_gradients_is_allowed() -> None:
     FrozenRows(ClientCorrection(), TASK.build(3, Rng(0)), 2).before_step()
+
+
+def test_the_paper_s_variant_learns_novel_rows(data: Dataset, tmp_path: Path) -> None:
+    paper: Any = METHODS.get("gal-paper").Params()
+    server = run(tmp_path / "run", data, prototypes=paper.prototypes, loss=paper.loss, rows=paper.rows)
+    rows, prototypes = server.group("model")["head.weight"][KNOWN:], server.group("found")["prototypes"]
+    assert (rows - prototypes).norm(dim=1).min() > 1e-4

@@ -14,6 +14,7 @@ from fedwild.methods.gal.novelty import (
     accepting_threshold,
     bin_edge,
     cosine_histogram,
+    is_novel,
     max_cosine,
     max_known_share,
     nearest_prototype,
@@ -204,3 +205,12 @@ def test_the_rule_chooses_the_threshold() -> None:
     assert novelty_threshold(known, pool, "fixed", 0.9, 0.37) == 0.37
     assert novelty_threshold(known, pool, "accept", 0.9, 0.37) == accepting_threshold(known, 0.9)
     assert novelty_threshold(known, pool, "separate", 0.9, 0.37) == separating_threshold(known, pool, 0.9)
+
+
+def test_samples_of_inherited_classes_are_novel_only_below_r() -> None:
+    rows = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    # Cosines: 0.8 to the first row; 0.8 to the second, inherited one; 0.4 to the second one.
+    z = torch.tensor([[0.8, 0.0, 0.6], [0.0, 0.8, 0.6], [0.0, 0.4, math.sqrt(0.84)]])
+    assert is_novel(z, rows, 0.9, range(1, 2), 0.5).tolist() == [True, False, True]
+    assert is_novel(z, rows, 0.9, range(2, 2), 0.5).tolist() == [True, True, True]
+    assert is_novel(z, rows, 0.7, range(1, 2), 0.9).tolist() == [False, False, True]
