@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ class Tally:
     def fail(self, kind: str, example: str) -> None:
         """Count a failure: "tracebacks", "wrong" or "hangs"."""
         setattr(self, kind, getattr(self, kind) + 1)
+        print(f"{kind}: {example}", file=sys.stderr, flush=True)
         if len(self.examples) < MAX_EXAMPLES:
             self.examples.append(f"{kind}: {example}")
 

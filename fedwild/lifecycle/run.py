@@ -17,7 +17,7 @@ from torch import Tensor
 from fedwild.contract import EVERYONE, Answering, Client, Outcome, Payload, Record, Rng, Server, Task
 from fedwild.contract.engine import Job
 from fedwild.core.classes import ClassEntry
-from fedwild.core.errors import UserError
+from fedwild.core.errors import BadReply, UserError
 from fedwild.core.names import UNKNOWN_NAME
 from fedwild.core.temporary import temporary_folder
 from fedwild.core.toml import read_toml
@@ -37,6 +37,9 @@ from fedwild.runs.config import Config, changes, resolve
 from fedwild.runs.experiment import Experiment, fingerprint, prepare, usable_device
 from fedwild.runs.folder import RunFolder
 from fedwild.runs.ownership import code_in, is_own, not_yours
+
+UNFIT = (BadReply, KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError)
+"""What a method or a network raises for a model that is not its own."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ class Run:
         """Data, split, method and task, as the run used them."""
         config, split = self.settings, self.folder.split()
         if config.data.at_sites:
-            experiment = restore_sites(config, split, self.input_shape, self.folder.facts()["input"]["dtype"])
+            experiment = restore_sites(config, split, self.input_shape, self._input["dtype"])
         else:
             experiment = prepare(config, split)
         if fingerprint(experiment.dataset) != self.folder.facts().get("data"):
@@ -150,12 +153,20 @@ class Run:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
-        return tuple(self.folder.facts()["input"]["shape"])
+        return tuple(self._input["shape"])
 
     @property
     def input_dtype(self) -> torch.dtype:
         """The type in which samples are stored: uint8 (0..255) or float32."""
-        return torch.uint8 if self.folder.facts()["input"]["dtype"] == "uint8" else torch.float32
+        return torch.uint8 if self._input["dtype"] == "uint8" else torch.float32
+
+    @property
+    def _input(self) -> dict[str, Any]:
+        """The shape and the type of a sample."""
+        found: dict[str, Any] | None = self.folder.facts().get("input")
+        if found is None:
+            raise UserError(f"{str(self.path / 'run.json')!r} has no 'input': restore it from a copy.")
+        return found
 
     @cached_property
     def task(self) -> Task:
@@ -166,7 +177,20 @@ class Run:
 
     def server(self) -> Server:
         """The final server, or that of the last checkpoint if the run is unfinished."""
-        return Server.from_payload(self.folder.server(), self.task, Rng(self.config.seed))
+        with self._fitting():
+            return Server.from_payload(self.folder.server(), self.task, Rng(self.config.seed))
+
+    @contextlib.contextmanager
+    def _fitting(self) -> Iterator[None]:
+        """Turn the error of a model that does not fit the run's method and network into a sentence."""
+        try:
+            yield
+        except UNFIT as error:
+            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            raise UserError(
+                f"the model of run {str(self.path)!r} does not fit its settings ({reason}): its files do not belong "
+                "together; restore them from a copy."
+            ) from error
 
     def novel_classes(self) -> list[ClassEntry]:
         """Return the classes that the run discovered, under their current names."""
@@ -184,7 +208,9 @@ class Run:
         samples = self._samples(x)
         server = self.server()
         answering = self._answering(server)
-        predictor = answering.predictor(self._owner(answering, server, client))
+        owner = self._owner(answering, server, client)
+        with self._fitting():
+            predictor = answering.predictor(owner)
         threshold = server.thresholds.get(client if answering.personal and client else EVERYONE, float("inf"))
         classes = server.classes.names
         if not len(samples):
@@ -201,14 +227,17 @@ class Run:
             raise UserError("No inputs: at least one is needed to compute embeddings.")
         server = self.server()
         answering = self._answering(server)
-        predictor = answering.predictor(self._owner(answering, server, client))
+        owner = self._owner(answering, server, client)
+        with self._fitting():
+            predictor = answering.predictor(owner)
         try:
             return embed(predictor, samples, self.task.device)
         except UserError as error:
             raise UserError(f"method {self.config.method.name!r} has no embeddings: {error}") from None
 
     def _answering(self, server: Server) -> Answering:
-        return self.settings.make_method().answers(server)
+        with self._fitting():
+            return self.settings.make_method().answers(server)
 
     def record(self) -> Record:
         """Return what the method's exhibits are made from; clients' data only where it is on this machine."""
@@ -315,7 +344,19 @@ class Run:
             with contextlib.closing(LocalEngine(executor, count)) as engine:
                 accept, keep = e.config.evaluation.accept, keep_thresholds or e.config.data.at_sites
                 run = with_progress(engine.run, on_progress)
-                yield Examiner(e.method, e.dataset, split, accept, run, keep_thresholds=keep), str(snapshot)
+                with self._readable():
+                    yield Examiner(e.method, e.dataset, split, accept, run, keep_thresholds=keep), str(snapshot)
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Turn the error of a client's state that is missing or damaged into a sentence."""
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"a client's state of run {str(self.path)!r} cannot be used ({error.strerror or error}): restore it "
+                f"from a copy, or delete model.safetensors and result.json, then run `fedwild resume {self.path}`."
+            ) from error
 
     def _reject_at_sites(self) -> None:
         """Raise an error if the data is at sites."""

@@ -1,0 +1,52 @@
+"""Damaged and forged run folders: one sentence or the right answer, never a traceback or a changed file.
+
+This is a slice of `python -m benchmarks.hostile files`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from benchmarks.hostile.damage import accidents, copy_damaged, forgeries
+from fedwild import api
+from tests.conftest import Cli, Refused, contents
+from tests.folders import flip_bit
+
+FIFO_FREE = "a pipe"
+"""`contents` would block on a pipe; tests/core/test_storage.py has it."""
+
+
+def test_accidents_never_change_an_answer(cli: Cli, finished: Path, tmp_path: Path) -> None:
+    Image.fromarray(np.full((8, 8), 99, dtype=np.uint8)).save("image.png")
+    right = cli("predict", finished, "image.png", "--json").out
+    chosen = [damage for damage in accidents(finished) if damage.name not in (FIFO_FREE, "a sparse terabyte")]
+    for number, damage in enumerate(chosen[::17]):
+        copy = copy_damaged(finished, tmp_path / f"copy-{number}", damage)
+        before = contents(tmp_path)
+        outcome = cli("predict", copy, "image.png", "--json")
+        assert outcome.code in (0, 2), (damage.name, damage.file, outcome)
+        assert outcome.out == (right if outcome.code == 0 else ""), (damage.name, damage.file)
+        assert contents(tmp_path) == before
+
+
+def test_a_damaged_state_of_a_client_is_one_sentence(refused: Refused, tmp_path: Path) -> None:
+    tables = {"data": {"name": "synthetic:8x8x1:4:80", "known": 3}, "correction": {"name": "scaffold"}}
+    run = api.run(tables, clients=2, workers=0, rounds=1, model="mlp", partition="iid", out=tmp_path / "run").path
+    flip_bit(next((run / "clients" / "client-00").iterdir()))
+    assert "a client's state of run" in refused("evaluate", run, "--workers", "0", "--quiet")
+
+
+def test_forgeries_are_one_sentence(cli: Cli, finished: Path, tmp_path: Path) -> None:
+    Image.fromarray(np.full((8, 8), 99, dtype=np.uint8)).save("image.png")
+    commands = [("predict", "image.png"), ("verify",), ("compare",), ("resume", "--no-report")]
+    for number, damage in enumerate(list(forgeries(finished))[::37]):
+        copy = copy_damaged(finished, tmp_path / f"copy-{number}", damage)
+        before = contents(tmp_path)
+        command, *rest = commands[number % len(commands)]
+        outcome = cli(command, copy, *rest)
+        assert outcome.code in (0, 1, 2), (damage.name, damage.file, outcome)
+        if outcome.code:
+            assert contents(tmp_path) == before, (damage.name, damage.file)
