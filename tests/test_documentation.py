@@ -48,7 +48,7 @@ class Loads(HTMLParser):
 
 def test_every_page_is_built_and_in_the_search_index(site: Path) -> None:
     pages = {file.relative_to(ROOT / "docs").with_suffix(".html") for file in (ROOT / "docs").rglob("*.md")}
-    extra = ["contributing", "security", "reporting", "changelog", "benchmarks", "examples/own_method-py", "examples/sites-toml"]
+    extra = ["contributing", "reporting", "changelog", "benchmarks", "examples/own_method-py", "examples/sites-toml"]
     built = pages | {Path(f"{name}.html") for name in extra}
     assert [page for page in built if not (site / page).is_file()] == []
     index = json.loads((site / "search" / "search_index.json").read_text())
