@@ -158,7 +158,7 @@ class Federation:
         # Large clients first, so that no worker is left with one at the end.
         ordered = sorted(chosen, key=lambda name: (-self._attendance.loads[name], name))
         if chosen and self._secure is not None and is_protected(phase, federation.secure):
-            collected = self._secure.run(server, ledger, phase, ordered)
+            collected = self._secure.run(server, ledger, phase, ordered, self._attendance.claims)
         else:
             collected = self._exchange.run(server, ledger, phase, ordered, self._attendance.claims)
         self._require(phase, collected, min(federation.min_clients, len(chosen)), len(chosen), step)

@@ -22,6 +22,7 @@ from fedwild.aggregation.secure.protocol import MIN_CLIENTS, SEALED_BYTES, Publi
 from fedwild.aggregation.secure.unmasking import ServerRound, TooFewShares, check_shares
 from fedwild.aggregation.secure.vectors import Layout
 from fedwild.contract import EVERYONE, Payload, Phase, Server
+from fedwild.contract.claims import NO_CLAIMS, Claims
 from fedwild.contract.engine import Answer, Engine, Job, Kind
 from fedwild.contract.sums import Summable, sums_of
 from fedwild.core.errors import BadReply, RoundFailed, UserError
@@ -55,10 +56,12 @@ class SecureExchange:
     folder: Path
     """The run folder, which messages name."""
 
-    def run(self, server: Server, ledger: Ledger, phase: Phase, chosen: Sequence[str]) -> Collected:
+    def run(
+        self, server: Server, ledger: Ledger, phase: Phase, chosen: Sequence[str], claims: Claims = NO_CLAIMS
+    ) -> Collected:
         """Return the clients whose replies are in the sum, and the combined reply."""
         # Executors cache requests by file name, so that all steps of a round share one outbox.
-        round_ = SecureRound(self, server, ledger, phase, Outbox(self.spool, server.step.index), len(chosen))
+        round_ = SecureRound(self, server, ledger, phase, Outbox(self.spool, server.step.index), len(chosen), claims)
         try:
             return round_.run(chosen)
         finally:
@@ -76,6 +79,7 @@ class SecureRound:
     phase: Phase
     outbox: Outbox
     clients: int
+    claims: Claims
     id: str = field(default_factory=lambda: secrets.token_hex(16))
     collected: Collected = field(default_factory=Collected)
     seconds: float = 0.0
@@ -93,14 +97,19 @@ class SecureRound:
         self.unmask(sum_, sealed, total)
         values = code.decode(total)
         combined = self.phase.from_sums(layout.to_reply(values, len(sum_.survivors)))
-        self.collected.problem = self.find_excess(values, code, combined)
+        self.collected.problem = self.find_excess(values, code, combined, sum_.survivors)
         self.collect(sum_, combined)
         return self.collected
 
-    def find_excess(self, values: np.ndarray, code: FixedPoint, combined: Payload) -> str | None:
+    def find_excess(
+        self, values: np.ndarray, code: FixedPoint, combined: Payload, survivors: Sequence[str]
+    ) -> str | None:
         """Return what shows that a client sent more than it may. Single vectors cannot be checked, their sum can."""
         if not np.abs(values).max() <= self.clients * code.limit + code.max_error:
             return "a client added values outside the range of secure sums"
+        samples, declared = combined.info["samples"], [self.claims.declared.get(name) for name in survivors]
+        if samples < 0 or (None not in declared and samples > sum(filter(None, declared))):
+            return f"the sum has {samples} samples, which is not what the clients declared when they joined"
         # There are no other sums to compare with, so only what the server has a counterpart for can be judged.
         updates = {g: update for g, update in measure_updates(self.server, combined).items() if update.reference}
         return find_excessive({EVERYONE: updates}, self.exchange.settings.max_update).get(EVERYONE)

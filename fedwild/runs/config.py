@@ -110,7 +110,7 @@ class Config:
         check_decision(self.method.params, score, has_unknown_output(method))
         method.check(None, self.federation.start_from)
         check_method(method, self.privacy.level)
-        check_protection(method, self.federation.secure, self.privacy.level)
+        check_protection(method, self.federation, self.privacy.level)
         return method
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedwild.contract import Method, Phase
 from fedwild.contract.sums import NotSummable, sums_of
 from fedwild.core.errors import UserError
+from fedwild.runs.settings import FederationSettings
 
 
 def obstacle(phase: Phase) -> str | None:
@@ -21,14 +22,20 @@ def is_protected(phase: Phase, secure: str) -> bool:
     return secure != "no" and obstacle(phase) is None
 
 
-def check_protection(method: Method, secure: str, privacy: str) -> None:
-    """Reject a method that needs single replies where secure sums are required, and a missing package."""
+def check_protection(method: Method, federation: FederationSettings, privacy: str) -> None:
+    """Reject settings and methods that need single replies where secure sums are required, and a missing package."""
+    secure = federation.secure
     if secure == "no":
         return
     if privacy == "sample":
         raise UserError(
             f"federation.secure = {secure!r} is not allowed with privacy.level = 'sample': the accountant needs the "
             "number of samples of each client. Use one of them, or privacy.level = 'client'."
+        )
+    if federation.max_weight < 1:
+        raise UserError(
+            f"federation.max_weight = {federation.max_weight:g} is not allowed with federation.secure = {secure!r}: "
+            "the weights of single clients are not known. Use one of them."
         )
     import fedwild.aggregation.secure.masks  # noqa: F401  (raises a UserError without the package)
 

@@ -261,6 +261,17 @@ def test_a_sum_that_no_honest_client_can_cause_is_not_merged(
     assert len(failed) == 2 and all(problem in event["reason"] for event in failed)
 
 
+def test_more_samples_than_the_clients_have_are_not_merged(data: Dataset, split: Split, tmp_path: Path) -> None:
+    def forge(reply: Payload) -> Payload:
+        claim = torch.zeros_like(reply.tensors["masked"])
+        claim[0] = 1000 * 2 ** FixedPoint(16384.0 * MAX_SAMPLES, CLIENTS).fraction_bits
+        return Payload({"masked": reply.tensors["masked"] + claim})
+
+    run_disturbed(tmp_path / "run", data, split, rewrite("masked", "client-00", forge))
+    reasons = [event["reason"] for event in events_of(tmp_path / "run", "merge-failed")]
+    assert len(reasons) == 2 and all(reason.startswith("the sum has 10") for reason in reasons)
+
+
 @pytest.mark.parametrize(
     ("kind", "forge", "reason"),
     [

@@ -47,6 +47,11 @@ def test_clipping_of_single_replies_is_refused(refused: Refused) -> None:
     assert "because aggregation.clip shortens the updates of single clients" in error
 
 
+def test_a_limit_on_single_weights_is_refused(refused: Refused) -> None:
+    error = refused("run", *TINY, "--set", "federation.secure=required", "--set", "federation.max_weight=0.5")
+    assert "federation.max_weight = 0.5 is not allowed with federation.secure = 'required'" in error
+
+
 def test_privacy_that_counts_single_replies_is_refused(refused: Refused) -> None:
     level = ["--set", "privacy.level=sample", "--set", "privacy.noise=1"]
     error = refused("run", *TINY, "--set", "federation.secure=required", *level)
