@@ -5,7 +5,7 @@
 FedAvg on MNIST-shaped data with 2 workers, 10 and 100 clients of 100 samples each, one round. Of the clients, 0, 10 and
 30 % drop out after they have shared their keys, which is the most expensive moment: their masks are removed from the
 sum one by one. The plain round loses the same clients. `time_ratio` is the wall-clock time of the round, including the
-work of all clients on this machine. `client_ms` is the processor time of all steps at one client, and `server_ms` that of
+work of all clients on this machine. `client_ms` is the processor time of all steps at one client, `server_ms` that of
 unmasking the sum at the server. Bytes are those of all messages of the round.
 """
 
