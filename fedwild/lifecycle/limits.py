@@ -73,7 +73,8 @@ def update_limit(update: Update, rising: Sequence[float], max_update: float) -> 
     larger, or at least `MIN_SCALE`. What the server has no counterpart for is often a sum of squares, such as moments
     of features: there the factor is the square of `max_update`.
     """
-    factor = max_update if update.reference else max_update**2
+    # A product overflows to infinity, a power raises.
+    factor = max_update if update.reference else max_update * max_update
     return factor * max(median_without(rising, update.norm), update.reference, MIN_SCALE)
 
 

@@ -80,6 +80,10 @@ def test_the_reason_gives_the_group_the_norm_and_the_limit() -> None:
     }
 
 
+def test_a_very_large_setting_means_no_limit() -> None:
+    assert update_limit(Update(5.0, 0.0), [1.0, 5.0], 1e300) == math.inf
+
+
 def test_clients_without_samples_are_not_typical() -> None:
     updates = {str(i): {"model": Update(0.0, 1.0)} for i in range(10)}
     updates["large"] = {"model": Update(9.0, 1.0)}
