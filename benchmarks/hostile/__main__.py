@@ -31,7 +31,7 @@ def parts() -> list[str]:
 
 
 def run_part(name: str, quick: bool) -> dict[str, Any]:
-    """Run a part in a process of its own, so that its peak memory is its own, and return what it counted."""
+    """Run a part in a separate process, so that peak memory is measured for this part alone; return its counts."""
     command = [sys.executable, "-m", "benchmarks.hostile", "--only", name, *(["--quick"] if quick else [])]
     begin = time.perf_counter()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

@@ -178,5 +178,5 @@ class _Reader:
 
 
 def _are_whole(numbers: Any) -> bool:
-    """Whether this is a list of whole numbers; true and false are none."""
+    """Return whether this is a list of whole numbers. Booleans do not count."""
     return isinstance(numbers, list) and all(type(number) is int for number in numbers)

@@ -16,7 +16,7 @@ DIGEST = "digest"
 
 
 def digest_of(parts: Iterable[bytes | bytearray | memoryview]) -> str:
-    """Return the digest of parts as text. SHA-256 has instructions of its own on current processors."""
+    """Return the digest of parts as text. SHA-256 is fast: current processors have instructions for it."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
@@ -41,7 +42,7 @@ def norm(dims: int, width: int) -> nn.Module:
     return _NORM[dims](width)
 
 
-class Block(nn.Module):
+class Block(nn.Module, ABC):
     """A residual block with a shortcut, which is a layer if the shapes of input and output differ."""
 
     shortcut: nn.Module | None
@@ -51,9 +52,9 @@ class Block(nn.Module):
         """Return the space that the block writes if it reads `space`: the same one unless the shortcut is a layer."""
         return space if self.shortcut is None else path
 
+    @abstractmethod
     def wires(self, path: str, space: str) -> list[Wire]:
         """Return the wires of the block at `path` if it reads `space`."""
-        raise NotImplementedError
 
 
 def add_blocks(

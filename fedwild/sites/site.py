@@ -71,7 +71,7 @@ def run_site(options: SiteOptions, notify: Notify) -> None:
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(locked(folder))
         single_thread()
-        # A job that needs more memory than there is fails with an error, and the site goes on.
+        # A job that needs more memory than there is fails with an error, and the site keeps running.
         limit_memory()
         cleanup.enter_context(only_in_process(policy.import_paths, NOT_ALLOWED))
         terminal = sys.stdin if sys.stdin is not None and sys.stdin.isatty() else None
