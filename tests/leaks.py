@@ -41,8 +41,8 @@ FEW = 8
 ROUNDED = 6e-4
 """The largest rounding error of printed values: half of their last digit, and a little more."""
 SEARCH_BATCH = 512
-NOT_SENT = {"state", "traceback"}
-"""The fields of a job's result that are not sent: the client's durable state and the traceback."""
+NOT_SENT = {"state", "traceback", "secrets"}
+"""The fields of a job's result that are not sent: the client's durable state, its secrets and the traceback."""
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _ENCODED = re.compile(r"[A-Za-z0-9+/_=-]{40,}")
@@ -71,8 +71,10 @@ def record(monkeypatch: pytest.MonkeyPatch) -> list[Sent]:
     everything: list[Sent] = []
     answer = Executor.answer
 
-    def recording(executor: Executor, job: Job, payload: Payload, state: Payload | None) -> Done:
-        done = answer(executor, job, payload, state)
+    def recording(
+        executor: Executor, job: Job, payload: Payload, state: Payload | None, kept: bytes | None = None
+    ) -> Done:
+        done = answer(executor, job, payload, state, kept)
         fields = {field.name for field in dataclasses.fields(done)} - NOT_SENT
         assert fields == {"reply", "notes", "error"}, "a new field that is sent: search it as well"
         texts = (*done.notes, *([] if done.error is None else [done.error]))
