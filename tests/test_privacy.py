@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from fedwild.api import configure
 from fedwild.contract import Client, Server, Welcomes
-from fedwild.core.errors import UserError
+from fedwild.core.errors import BadReply, UserError
+from fedwild.core.header import MAX_NAME
 from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.data import ClientSplit, Dataset, DataSettings, Samples, Split, samples_of
@@ -396,7 +397,12 @@ def test_a_sample_in_text_is_found(way: str, where: str, stolen: Stolen, searche
     elif where == "tensor's name":
         payload.tensors[f"model/{text}"] = torch.zeros(1)
     texts = {"note": (text,), "error": (f"ValueError: {text}",)}.get(where, ())
-    assert searches["large"].found_in(sent_with(payload, *texts))
+    sent = sent_with(payload, *texts)
+    if where == "tensor's name" and len(f"model/{text}") > MAX_NAME:
+        with pytest.raises(BadReply):
+            Payload.decode(sent.reply)
+    else:
+        assert searches["large"].found_in(sent)
 
 
 @pytest.mark.parametrize("part", ["train", "validation", "unlabelled", "test"])
