@@ -244,7 +244,7 @@ class MischiefRounds(AveragingRounds):
             "client-04": lambda: Payload.of(model=reply.group("model"), info={"samples": -5}),
             "client-05": _die,
             "client-06": lambda: Payload(info={"samples": 10**6}),
-            "client-07": lambda: Payload.of(model=reply.group("model"), info={"samples": 10**400}),
+            "client-07": lambda: Payload.of(model=reply.group("model"), info={"samples": 10**30}),
             "client-08": lambda: Payload.of(model=reply.group("model"), info={"samples": 3, "loss": "low"}),
         }[client.name]()
 

@@ -271,7 +271,9 @@ WITH_NORMS = {"model": {"name": "digit-cnn", "width": 0.1}}
 PUSHED = {"method": {"boundary": "all", "min_count": 1}}
 DISAGREEING = {"method": {"boundary": "agreement", "lr": 1e-6, "branch": "light"}}
 FEDOSS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("steps", "step_size", "step_unit", "away", "masked", "duss", "foss", "aggregate"), PUSHED),
+    **dict.fromkeys(
+        ("steps", "step_size", "step_unit", "away", "masked", "duss", "foss", "aggregate", "rectify"), PUSHED
+    ),
     **dict.fromkeys(("draws", "keep", "refresh", "min_count", "cut"), PUSHED),
     **dict.fromkeys(("low", "high"), DISAGREEING),
     # One of two heads is not more than half of them, two of three are.

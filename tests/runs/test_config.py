@@ -328,7 +328,7 @@ def test_an_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe\x00")
     for path, words in (
         (tmp_path / "none.toml", "does not exist"),
-        (tmp_path, "cannot be read"),
+        (tmp_path, "is a folder: a regular file is required"),
         (binary, "cannot be read"),
         (broken, "is not valid TOML"),
     ):

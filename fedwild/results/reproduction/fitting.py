@@ -41,8 +41,10 @@ def _on_digits(settings: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
     if "newcomers" in data:
         data["newcomers"] = {name: _newcomer(given) for name, given in data["newcomers"].items()}
     changed: dict[str, Any] = {**settings, "data": data}
-    # The default network, which suits small images.
+    # The default network, which suits small images. It has other stages to mix after.
     changed.pop("model", None)
+    if "mix_after" in settings.get("objective", {}):
+        changed["objective"] = {key: value for key, value in settings["objective"].items() if key != "mix_after"}
     if len(names) > 1:
         changed["partition"] = {"name": "iid"}
         changed["federation"] = {**settings.get("federation", {}), "clients": len(names)}
