@@ -20,7 +20,7 @@ from fedwild.sites.policy import COMPONENTS, Policy, allows
 
 
 class Refused(UserError):
-    """Something that the policy of this site does not allow; `short` is what the coordinator is told."""
+    """Something that the policy of this site does not allow; `short` is the reason sent to the coordinator."""
 
     def __init__(self, what: str, rule: str) -> None:
         super().__init__(f"{what} is refused by this site's policy: {rule}.")

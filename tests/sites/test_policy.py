@@ -81,7 +81,7 @@ def job_field(*changes: tuple[str, Any]) -> Attack:
 
 
 ATTACKS: dict[str, tuple[str, Attack, str]] = {
-    # name: (kind of the honest request, what is tried, what the coordinator is told)
+    # name: (kind of the honest request, what is tried, the reason sent to the coordinator)
     "run a program as the network": ("local", program, "model 'subprocess:Popen' is an import path"),
     "run code as the method": ("local", config("method.name", "os:system"), "method 'os:system' is an import path"),
     "run code as the objective": ("local", config("objective.name", "antigravity:Loss"), "is an import path"),
