@@ -4,9 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := fedwild tests benchmarks examples docs
-PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
 
 export OMP_NUM_THREADS := 1
+# With this variable, each of the many processes that tests start would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Without this, Material prints a notice about its end of life and its successor on each build.
 export NO_MKDOCS_2_WARNING := 1
@@ -22,7 +24,7 @@ test: $(INSTALLED) lint browser
 lint: $(INSTALLED)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 # The site works without a server: open site/index.html.
 docs: $(INSTALLED)
