@@ -142,7 +142,13 @@ def show(
 def show_list(name: str | None, only: str | None, as_json: bool) -> ResultTable:
     """Print all tables, or the rows of one, and return what was printed."""
     from fedwild.results import papers
-    from fedwild.results.reproduction.listing import cells_listed, table_json, tables_listed, waiting_lines
+    from fedwild.results.reproduction.listing import (
+        cells_listed,
+        stand_in_lines,
+        table_json,
+        tables_listed,
+        waiting_lines,
+    )
     from fedwild.results.tables.formats import print_table, terminal_table
 
     tables = [chosen(papers.table(name), only)] if name is not None else papers.tables()
@@ -155,10 +161,12 @@ def show_list(name: str | None, only: str | None, as_json: bool) -> ResultTable:
         options.out.print(terminal_table(listed))
     else:
         print_table(options.out, listed)
+    below = {"Generated stand-ins (marked †):": stand_in_lines(tables)}
     if name is None:
-        options.say("Waiting for:")
-        for line in waiting_lines(tables):
-            options.say(f"  {line}")
+        below["Waiting for:"] = waiting_lines(tables)
+    for heading, lines in below.items():
+        for line in [heading, *(f"  {line}" for line in lines)] if lines else []:
+            options.say(line)
     return listed
 
 

@@ -90,6 +90,8 @@ def _data_row(name: str) -> Row:
     entry: DataEntry = DATASETS[name]
     found = "scikit-learn" if name == "digits" else find_prepared(name)
     missing = "it is downloaded when it is first used" if entry.downloads else "it has no official download"
+    if entry.is_generated:
+        missing = "it is drawn when it is first used"
     shape = "x".join(str(side) for side in entry.shape)
     return {
         "name": name,

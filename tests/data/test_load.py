@@ -57,7 +57,7 @@ def test_digits_have_a_fixed_split() -> None:
 
 
 def test_the_catalogue_is_consistent() -> None:
-    assert len(DATASETS) == 13
+    assert len(DATASETS) == 14
     for name, entry in DATASETS.items():
         assert entry.name == name
         assert len(entry.classes) in (0, entry.class_count)

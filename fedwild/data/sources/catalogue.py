@@ -22,7 +22,10 @@ class Download:
 
 @dataclass(frozen=True)
 class DataEntry:
-    """One data set. shape: of a loaded sample; classes: names, or () if only the file has them."""
+    """One data set. shape: of a loaded sample; classes: names, or () if only the file has them.
+
+    is_generated: it is drawn, not downloaded. stand_in: a generated data set that replaces it where it is missing.
+    """
 
     name: str
     summary: str
@@ -33,6 +36,8 @@ class DataEntry:
     licence: str
     classes: tuple[str, ...] = ()
     downloads: tuple[Download, ...] = ()
+    is_generated: bool = False
+    stand_in: str | None = None
 
 
 def _idx(base: str, *md5: str) -> tuple[Download, ...]:
@@ -80,12 +85,15 @@ _DOWNLOADS = {
 }
 
 
+STAND_INS = {"synth-digits": "rendered-digits"}
+
+
 def _split(names: str) -> tuple[str, ...]:
     return tuple(names.split(", "))
 
 
 _CLASSES = {
-    **dict.fromkeys(("digits", "mnist", "svhn", "usps", "mnist-m", "synth-digits"), DIGITS),
+    **dict.fromkeys(("digits", "mnist", "svhn", "usps", "mnist-m", "synth-digits", "rendered-digits"), DIGITS),
     "fashion-mnist": _split("T-shirt/top, Trouser, Pullover, Dress, Coat, Sandal, Shirt, Sneaker, Bag, Ankle boot"),
     "cifar-10": _split("airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck"),
     "blood-mnist": _split(
@@ -103,11 +111,16 @@ def _entry(
     name: str, summary: str, shape: tuple[int, ...], class_count: int, train: int, test: int, licence: str
 ) -> DataEntry:
     classes, downloads = _CLASSES.get(name, ()), _DOWNLOADS.get(name, ())
-    return DataEntry(name, summary, shape, class_count, train, test, licence, classes, downloads)
+    return DataEntry(
+        *(name, summary, shape, class_count, train, test, licence, classes, downloads),
+        is_generated=name in STAND_INS.values(),
+        stand_in=STAND_INS.get(name),
+    )
 
 
 _CIFAR = "no licence stated; cite Krizhevsky 2009"
 _AMAZON = "word counts of product reviews, four product domains"
+_RENDERED = "digits in random fonts and colours, drawn on demand; stands in for SynthDigits"
 _MNIST_M = "backgrounds for non-commercial research only"
 _IMAGENET = "ImageNet's terms: non-commercial research"
 
@@ -125,6 +138,7 @@ _ENTRIES = (
     ),
     _entry("mnist-m", "MNIST digits on photograph backgrounds", (3, 32, 32), 10, 60000, 10000, _MNIST_M),
     _entry("synth-digits", "rendered digits on noise", (3, 32, 32), 10, 479400, 9553, "no licence stated"),
+    _entry("rendered-digits", _RENDERED, (3, 32, 32), 10, 10000, 2000, "generated; fonts of DejaVu, STIX and BaKoMa"),
     _entry("blood-mnist", "blood cells under the microscope (MedMNIST)", (3, 28, 28), 8, 13671, 3421, "CC BY 4.0"),
     _entry("organ-mnist-3d", "organs in CT volumes (MedMNIST)", (1, 28, 28, 28), 11, 1132, 610, "CC BY 4.0"),
     _entry("tiny-imagenet", "small images of 200 ImageNet classes", (3, 64, 64), 200, 100000, 10000, _IMAGENET),

@@ -10,6 +10,7 @@ from fedwild.data.npz import write_npz
 from fedwild.data.sources.catalogue import DATASETS, DataEntry
 from fedwild.data.sources.convert import CONVERTERS
 from fedwild.data.sources.download import Progress, download
+from fedwild.data.sources.rendered import render_digits, why_no_fonts
 
 
 def data_folders() -> list[Path]:
@@ -28,34 +29,53 @@ def find_prepared(name: str) -> Path | None:
     return None
 
 
+def why_missing(name: str) -> str | None:
+    """Return why a named data set cannot be used without a download, and how to get it; None if it can."""
+    entry = DATASETS[name]
+    if name == "digits" or find_prepared(name) is not None:
+        return None
+    if entry.is_generated:
+        return why_no_fonts()
+    return f"fedwild data prepare {name}" if entry.downloads else "no automatic download"
+
+
 def prepare(name: str, progress: Progress | None = None) -> Path:
-    """Download the official files of a data set, write `NAME.npz` and return its path."""
+    """Draw a data set or download its official files, write `NAME.npz` and return its path."""
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS)
     if name == "digits":
         raise UserError("data set 'digits' is included in scikit-learn: it needs no preparation.")
     entry = DATASETS[name]
     target = data_folders()[0] / f"{name}.npz"
-    if not entry.downloads:
+    if not entry.downloads and not entry.is_generated:
         raise UserError(f"data set {name!r} has no official download: {_manual_way(entry, target)}")
-    folder = target.parent / f"{name}-download"
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        for file in entry.downloads:
-            if not (folder / file.file).is_file():
-                download(file.url, folder / file.file, file.md5, progress)
-        files = [folder / file.file for file in entry.downloads]
-        write_npz(target, CONVERTERS[name](files))
+        if entry.is_generated:
+            write_npz(target, render_digits())
+        else:
+            _download(entry, target, progress)
     except OSError as problem:
         raise UserError(f"data set {name!r} cannot be prepared: {target.parent} is not writable ({problem}).") from None
+    return target
+
+
+def _download(entry: DataEntry, target: Path, progress: Progress | None) -> None:
+    """Write the prepared file from the official ones, which are deleted if all went well."""
+    folder = target.parent / f"{entry.name}-download"
+    files = [folder / file.file for file in entry.downloads]
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for path, file in zip(files, entry.downloads, strict=True):
+            if not path.is_file():
+                download(file.url, path, file.md5, progress)
+        write_npz(target, CONVERTERS[entry.name](files))
     except UserError as problem:
         raise UserError(
-            f"data set {name!r} cannot be prepared: {problem} Try again, or {_manual_way(entry, target)}"
+            f"data set {entry.name!r} cannot be prepared: {problem} Try again, or {_manual_way(entry, target)}"
         ) from None
     for path in files:
         path.unlink()
     folder.rmdir()
-    return target
 
 
 def _manual_way(entry: DataEntry, target: Path) -> str:

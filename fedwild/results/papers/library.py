@@ -17,7 +17,7 @@ from typing import Any
 
 from fedwild.core.errors import unknown_name
 from fedwild.core.layers import merge
-from fedwild.data.sources import DATASETS, find_prepared
+from fedwild.data.sources import DATASETS, why_missing
 from fedwild.data.sources.builtin import is_synthetic
 from fedwild.results.papers.cells import Cell, Measure, Paper, Table
 from fedwild.runs.config import NAMED
@@ -180,13 +180,23 @@ def value_and_deviation(figure: str) -> tuple[float, float | None]:
     return float(value), float(deviation) if plus_minus else None
 
 
-def missing_data(settings: Mapping[str, Any]) -> str | None:
-    """Return a text that names the missing data; None if all data is available."""
+def data_names(settings: Mapping[str, Any]) -> list[str]:
+    """Return the names of all data sets of a run, each once: its own and those of newcomers."""
     data = settings.get("data", {})
     name = data.get("name", "digits")
     newcomers = [newcomer["name"] for newcomer in data.get("newcomers", {}).values()]
-    names = dict.fromkeys([*([name] if isinstance(name, str) else name), *newcomers])
-    reasons = [reason for name in names if (reason := _why_missing(name))]
+    return list(dict.fromkeys([*([name] if isinstance(name, str) else name), *newcomers]))
+
+
+def available_name(name: str) -> str:
+    """Return the name of a data set, or of its generated stand-in if it has one and is missing here."""
+    stand_in = DATASETS[name].stand_in if name in DATASETS else None
+    return stand_in if stand_in and is_missing(name) else name
+
+
+def missing_data(settings: Mapping[str, Any]) -> str | None:
+    """Return a text that names the missing data; None if all data, or its generated stand-in, is available."""
+    reasons = [reason for name in data_names(settings) if (reason := _why_missing(available_name(name)))]
     return "; ".join(f"data: {reason}" for reason in reasons) or None
 
 
@@ -196,11 +206,9 @@ def is_missing(name: str) -> bool:
 
 
 def _why_missing(name: str) -> str | None:
-    if name == "digits" or is_synthetic(name):
+    if is_synthetic(name):
         return None
     if name not in DATASETS:
         return f"{name} is not a data set of fedwild"
-    if find_prepared(name) is not None:
-        return None
-    way = f"fedwild data prepare {name}" if DATASETS[name].downloads else "no automatic download"
-    return f"{name} is not on this machine ({way})"
+    way = why_missing(name)
+    return f"{name} is not on this machine ({way})" if way else None

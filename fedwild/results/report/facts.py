@@ -10,7 +10,7 @@ from fedwild.contract import Exhibit
 from fedwild.core.errors import UserError
 from fedwild.core.toml import read_toml
 from fedwild.data import SITES, Split
-from fedwild.data.sources import DATASETS, find_prepared
+from fedwild.data.sources import DATASETS, why_missing
 from fedwild.engines.choice import worker_count
 from fedwild.lifecycle.run import Run
 from fedwild.results.report.answers import MAX_SAMPLES, ModelAnswers, ask_model, worst_and_best
@@ -109,7 +109,7 @@ def read_facts(run: Run, workers: int | None) -> Facts:
 
 def needs_download(name: str) -> bool:
     """Whether a data set would have to be downloaded first."""
-    return name in DATASETS and name != "digits" and find_prepared(name) is None
+    return name in DATASETS and why_missing(name) is not None
 
 
 def why_no_data(run: Run) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedwild.data.sources import DATASETS
-from fedwild.results.papers.library import is_missing
+from fedwild.results.papers.library import available_name, data_names, is_missing
 from fedwild.runs.config import Config, resolve
 
 DIGITS = "digits"
@@ -15,16 +15,36 @@ CLASSES = DATASETS[DIGITS].classes
 DATA_SETTINGS = ("size", "channels", "mean", "std", "augment", "train_samples", "test_samples", "domains", "stages")
 
 
+def with_generated(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the settings with generated stand-ins for missing data that has one, and these by the missing name."""
+    stand_ins = {name: mine for name in data_names(settings) if (mine := available_name(name)) != name}
+    if not stand_ins:
+        return dict(settings), {}
+    data = dict(settings["data"])
+    own = data["name"]
+    data["name"] = stand_ins.get(own, own) if isinstance(own, str) else [stand_ins.get(name, name) for name in own]
+    if "newcomers" in data:
+        data["newcomers"] = {
+            client: {**given, "name": stand_ins.get(given["name"], given["name"])}
+            for client, given in data["newcomers"].items()
+        }
+    return {**settings, "data": data}, stand_ins
+
+
 def with_stand_in(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """Return the settings with available data, and a text that says what changed; None if nothing did."""
+    """Return the settings with available data, and a text that says what changed; None if nothing did.
+
+    Data with a generated stand-in counts as available.
+    """
     data = settings.get("data", {})
     names = [data["name"]] if isinstance(data.get("name", DIGITS), str) else data["name"]
     newcomers = [newcomer["name"] for newcomer in data.get("newcomers", {}).values()]
-    missing = [name for name in names if is_missing(name)]
-    if not missing and not any(map(is_missing, newcomers)):
+    missing = [name for name in names if is_missing(available_name(name))]
+    newcomer_missing = any(is_missing(available_name(name)) for name in newcomers)
+    if not missing and not newcomer_missing:
         return dict(settings), None
-    here = [name for name in names if name not in missing]
-    if here and len(names) > 1 and not any(map(is_missing, newcomers)):
+    if len(names) > 1 and not all(map(is_missing, names)) and not newcomer_missing:
+        here = [name for name in names if name not in missing]
         return {**settings, "data": {**data, "name": here}}, f"without {', '.join(missing)}"
     return _on_digits(settings, names), f"digits for {', '.join(dict.fromkeys([*names, *newcomers]))}"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedwild.core.text import count
 from fedwild.results.papers import Cell, Table
+from fedwild.results.papers.library import available_name, data_names
 from fedwild.results.tables.model import Cell as Shown
 from fedwild.results.tables.model import ResultTable, words
 
@@ -37,6 +38,19 @@ def waiting_lines(tables: Iterable[Table]) -> list[str]:
         reason for table in tables for cell in table.cells if cell.waiting for reason in cell.waiting.split("; ")
     )
     return [f"{reason} ({count(cells, 'cell')})" for reason, cells in reasons.most_common()]
+
+
+def stand_in_lines(tables: Iterable[Table]) -> list[str]:
+    """Return which generated data replaces missing data, with the number of runnable cells that use it."""
+    used = Counter(
+        f"{mine} for {name}"
+        for table in tables
+        for cell in table.cells
+        if cell.waiting is None and cell.settings is not None
+        for name in data_names(cell.settings)
+        if (mine := available_name(name)) != name
+    )
+    return [f"{text} ({count(cells, 'cell')})" for text, cells in used.most_common()]
 
 
 def cells_listed(table: Table) -> ResultTable:

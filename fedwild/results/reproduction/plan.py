@@ -12,7 +12,7 @@ from typing import Any
 from fedwild.core.errors import UserError
 from fedwild.results.batch import Planned
 from fedwild.results.papers import Cell, Table
-from fedwild.results.reproduction.fitting import scaled, with_stand_in
+from fedwild.results.reproduction.fitting import scaled, with_generated, with_stand_in
 from fedwild.runs.config import Config, resolve, setting_layers
 
 
@@ -73,18 +73,22 @@ def plan(
 def _entry(
     cell: Cell, out: Path, scale: float, seeds: Sequence[int], stand_in: bool, layers: list[Mapping[str, Any]]
 ) -> Entry:
-    settings, instead = cell.settings, None
+    settings, others = cell.settings, None
     if settings is None or (cell.waiting is not None and not stand_in):
         return Entry(cell)
     if stand_in:
-        settings, instead = with_stand_in(settings)
+        settings, others = with_stand_in(settings)
+    settings, generated = with_generated(settings)
+    if cell.measure is not None and cell.measure.part in generated:
+        cell = replace(cell, measure=replace(cell.measure, part=generated[cell.measure.part]))
+    instead = [*([others] if others else []), *(f"{mine} for {name}" for name, mine in generated.items())]
     try:
         config = resolve(scaled(resolve(settings), scale).table(), *layers)
     except UserError as error:
         where = ", ".join(f"{key}={value}" for key, value in cell.keys.items())
         raise UserError(*(f"{where}: {problem}" for problem in error.problems)) from None
     configs = [resolve(config.table(), {"seed": seed}) for seed in seeds] or [config]
-    return Entry(cell, tuple(_planned(config, out) for config in configs), instead)
+    return Entry(cell, tuple(_planned(config, out) for config in configs), "; ".join(instead) or None)
 
 
 def _planned(config: Config, out: Path) -> Planned:

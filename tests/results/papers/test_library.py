@@ -170,6 +170,16 @@ def test_available_data_is_not_missing(tmp_path: Path, monkeypatch: pytest.Monke
     assert the_cell("gains/table2", setting="medium-svhn-mnist", accuracy="target").waiting is None
 
 
+def test_data_with_a_generated_stand_in_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDWILD_DATA", str(tmp_path))
+    setting = {"setting": "medium-synth-mnistm", "accuracy": "target"}
+    assert waiting("gains/table2", **setting) == "data: mnist-m is not on this machine (no automatic download)"
+    (tmp_path / "mnist-m.npz").touch()
+    assert the_cell("gains/table2", **setting).waiting is None
+    monkeypatch.setattr("fedwild.data.sources.rendered.find_spec", lambda name: None)
+    assert waiting("gains/table2", **setting).startswith("data: rendered-digits is not on this machine (its fonts are")
+
+
 def test_a_figure_that_no_run_has_is_missing() -> None:
     assert waiting("fedov/table16", data="mnist", known="average", method="proser-dd") == "figure: the mean of ten runs"
     assert waiting("gains/table5", method="gains", figure="rounds").startswith("figure: rounds until convergence")

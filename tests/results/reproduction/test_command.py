@@ -120,6 +120,15 @@ def test_all_tables_are_listed_with_what_is_missing(cli: Cli) -> None:
     assert [row["table"] for row in listed] == [table.name for table in tables()]
 
 
+def test_generated_stand_ins_are_listed(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Generated stand-ins" not in cli("reproduce", "--list").out
+    monkeypatch.setenv("FEDWILD_DATA", str(tmp_path))
+    (tmp_path / "mnist-m.npz").touch()
+    for arguments in ((), ("gains/table2",)):
+        outcome = cli("reproduce", *arguments, "--list")
+        assert "Generated stand-ins (marked †):\n  rendered-digits for synth-digits (3 cells)\n" in outcome.out
+
+
 def test_the_rows_of_a_table_are_listed_with_what_is_missing(cli: Cli) -> None:
     outcome = cli("reproduce", "fedoss/table1", "--list", "--only", "method=softmax,unknown=3")
     assert outcome.code == 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedwild.results.papers import tables
-from fedwild.results.reproduction.fitting import scaled, with_stand_in
+from fedwild.results.reproduction.fitting import scaled, with_generated, with_stand_in
 from fedwild.runs.config import resolve
 
 
@@ -71,6 +71,29 @@ def test_of_several_domains_the_available_ones_are_used(tmp_path: Path, monkeypa
     changed, words = with_stand_in(settings)
     assert changed == {**settings, "data": {"name": ["mnist", "usps"], "size": 28}}
     assert words == "without svhn"
+
+
+def test_generated_data_replaces_only_missing_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDWILD_DATA", str(tmp_path))
+    newcomers = {"late": {"name": "synth-digits", "resize": True}}
+    settings = {"data": {"name": ["mnist", "synth-digits"], "size": 28, "newcomers": newcomers}}
+    drawn = {"late": {"name": "rendered-digits", "resize": True}}
+    expected = {"data": {"name": ["mnist", "rendered-digits"], "size": 28, "newcomers": drawn}}
+    assert with_generated(settings) == (expected, {"synth-digits": "rendered-digits"})
+    assert with_generated({"data": {"name": "synth-digits"}})[0] == {"data": {"name": "rendered-digits"}}
+    (tmp_path / "synth-digits.npz").touch()
+    assert with_generated(settings) == (settings, {})
+
+
+def test_a_domain_that_can_be_generated_is_kept_beside_available_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDWILD_DATA", str(tmp_path))
+    settings = {"data": {"name": ["mnist", "svhn", "synth-digits"]}}
+    assert on_digits(**settings)["federation"]["clients"] == 3
+    (tmp_path / "mnist.npz").touch()
+    changed, words = with_stand_in(settings)
+    assert (changed["data"]["name"], words) == (["mnist", "synth-digits"], "without svhn")
 
 
 def test_without_any_domain_there_is_a_client_per_domain() -> None:

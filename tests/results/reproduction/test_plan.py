@@ -82,3 +82,20 @@ def test_settings_override_paper_and_scale() -> None:
 def test_an_invalid_setting_is_rejected_with_the_keys_of_its_cell() -> None:
     with pytest.raises(UserError, match=r"data=mnist, partition=c2, method=fedov: method.lr = 'fast'"):
         planned("fedov/table1", {"data": "mnist", "partition": "c2", "method": "fedov"}, settings=["method.lr=fast"])
+
+
+def test_generated_data_marks_the_figure_and_is_where_it_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDWILD_DATA", str(tmp_path))
+    for name in ("mnist", "svhn", "usps", "mnist-m"):
+        (tmp_path / f"{name}.npz").touch()
+    keys = {"method": "softmax", "figure": "auroc", "domain": "synth-digits"}
+    (entry,) = plan(table("fedpd/table1").only(keys), Path("runs")).entries
+    assert entry.stand_in == "rendered-digits for synth-digits"
+    assert entry.cell.measure is not None and entry.cell.measure.part == "rendered-digits"
+    assert entry.runs[0].config.data.names == ["mnist", "svhn", "usps", "rendered-digits", "mnist-m"]
+    (tmp_path / "synth-digits.npz").touch()
+    (entry,) = plan(table("fedpd/table1").only(keys), Path("runs")).entries
+    assert entry.stand_in is None
+    assert entry.cell.measure is not None and entry.cell.measure.part == "synth-digits"
