@@ -144,6 +144,7 @@ def show_list(name: str | None, only: str | None, as_json: bool) -> ResultTable:
     from fedwild.results import papers
     from fedwild.results.reproduction.listing import (
         cells_listed,
+        partial_lines,
         stand_in_lines,
         table_json,
         tables_listed,
@@ -161,7 +162,10 @@ def show_list(name: str | None, only: str | None, as_json: bool) -> ResultTable:
         options.out.print(terminal_table(listed))
     else:
         print_table(options.out, listed)
-    below = {"Generated stand-ins (marked †):": stand_in_lines(tables)}
+    below = {
+        "Generated stand-ins (marked †):": stand_in_lines(tables),
+        "Data sets that are not complete here:": partial_lines(tables),
+    }
     if name is None:
         below["Waiting for:"] = waiting_lines(tables)
     for heading, lines in below.items():

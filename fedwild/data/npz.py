@@ -55,6 +55,21 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         ) from None
 
 
+def read_lengths(path: Path) -> dict[str, int]:
+    """Return the length of each array of a .npz file, read from the headers alone."""
+    try:
+        check_regular(path)
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            lengths: dict[str, int] = {}
+            for entry in archive.infolist()[:MAX_ARRAYS]:
+                with archive.open(entry) as member:
+                    shape, _, _ = _read_header(member)
+                    lengths[entry.filename.removesuffix(".npy")] = shape[0] if shape else 1
+            return lengths
+    except _DAMAGED as problem:
+        raise UserError(f"{path} cannot be read as .npz ({_first_line(problem)}).") from None
+
+
 def read_npy(path: Path) -> np.ndarray:
     """Return the array of a .npy file; pickled objects are rejected, and its size before memory is allocated."""
     try:
@@ -83,14 +98,7 @@ def _read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray
 
 def _read_array(file: IO[bytes], length: int) -> np.ndarray:
     """Return the array of an opened .npy file of `length` bytes, whose header must agree with that length."""
-    version = np.lib.format.read_magic(file)
-    if version not in _HEADER_READERS:
-        raise ValueError(f"version {version} of the format is not supported")
-    try:
-        shape, fortran, dtype = _HEADER_READERS[version](file, max_header_size=MAX_HEADER)
-    except Exception as error:
-        # NumPy parses it as Python, which may raise anything.
-        raise ValueError("the description of an array is invalid") from error
+    shape, fortran, dtype = _read_header(file)
     if dtype.hasobject:
         raise ValueError("it has objects")
     if math.prod(shape) * dtype.itemsize != length - file.tell():
@@ -98,6 +106,18 @@ def _read_array(file: IO[bytes], length: int) -> np.ndarray:
     array = np.empty(shape[::-1] if fortran else shape, dtype)
     _read_into(file, array)
     return array.transpose() if fortran else array
+
+
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, order and type of the array that follows in a .npy file."""
+    version = np.lib.format.read_magic(file)
+    if version not in _HEADER_READERS:
+        raise ValueError(f"version {version} of the format is not supported")
+    try:
+        return _HEADER_READERS[version](file, max_header_size=MAX_HEADER)
+    except Exception as error:
+        # NumPy parses it as Python, which may raise anything.
+        raise ValueError("the description of an array is invalid") from error
 
 
 def _read_into(file: IO[bytes], array: np.ndarray) -> None:

@@ -11,7 +11,7 @@ from fedwild.core.errors import unknown_name
 from fedwild.core.registry import Registry
 from fedwild.core.settings import Settings
 from fedwild.data import DATASETS, PARTITIONS, DataEntry, DataSettings, PartitionSettings
-from fedwild.data.sources import find_prepared
+from fedwild.data.sources import difference_from_catalogue, find_prepared
 from fedwild.discovery import ESTIMATORS
 from fedwild.methods import METHODS, demonstration
 from fedwild.models import MODELS
@@ -93,10 +93,12 @@ def _data_row(name: str) -> Row:
     if entry.is_generated:
         missing = "it is drawn when it is first used"
     shape = "x".join(str(side) for side in entry.shape)
+    where = f"Found in {found}." if found else f"Not found: {missing}."
+    partial = difference_from_catalogue(name)
     return {
         "name": name,
         "summary": f"{entry.summary} ({shape}, {entry.class_count} classes, {entry.train} + {entry.test} samples)",
-        "details": [f"Licence: {entry.licence}.", f"Found in {found}." if found else f"Not found: {missing}."],
+        "details": [f"Licence: {entry.licence}.", where, *([f"Not complete: {partial}."] if partial else [])],
         "parameters": [],
         "shape": list(entry.shape),
         "classes": entry.class_count,

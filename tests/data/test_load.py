@@ -11,7 +11,7 @@ from fedwild.core.errors import UserError
 from fedwild.data import DATASETS, DataSettings, load, make_split
 from fedwild.data.sources.builtin import load_digits
 from fedwild.data.sources.convert import CONVERTERS
-from fedwild.data.sources.prepare import data_folders, find_prepared, prepare
+from fedwild.data.sources.prepare import data_folders, difference_from_catalogue, find_prepared, prepare
 
 
 def put(folder: Path, name: str, shape: tuple[int, ...], train: int = 40, test: int = 20, **more: Any) -> None:
@@ -155,6 +155,19 @@ def test_subsampling_is_per_domain_seeded_and_keeps_the_order(folder: Path) -> N
     assert torch.bincount(first.domain_test).tolist() == [5, 5]
     assert torch.equal(first.x_train, again.x_train)
     assert not torch.equal(first.x_train, other.x_train)
+
+
+def test_a_file_with_fewer_samples_than_the_catalogue_is_reported(folder: Path) -> None:
+    assert difference_from_catalogue("svhn") is None
+    put(folder, "svhn", (32, 32, 3), train=40, test=20)
+    expected = "svhn has 40 of 73,257 training and 20 of 26,032 test samples"
+    assert difference_from_catalogue("svhn") == expected
+    put(folder, "usps", (1, 1), train=7291, test=2000)
+    assert difference_from_catalogue("usps") == "usps has 2,000 of 2,007 test samples"
+    put(folder, "usps", (1, 1), train=7291, test=2007)
+    assert difference_from_catalogue("usps") is None
+    (folder / "mnist.npz").touch()
+    assert difference_from_catalogue("mnist") is None
 
 
 def test_data_sets_without_a_download_are_reported_with_the_file_to_provide(folder: Path) -> None:

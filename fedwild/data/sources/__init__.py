@@ -4,4 +4,4 @@
 from fedwild.data.sources.catalogue import DATASETS, DataEntry
 from fedwild.data.sources.load import load
 from fedwild.data.sources.newcomer import check_names, with_newcomers
-from fedwild.data.sources.prepare import find_prepared, prepare, why_missing
+from fedwild.data.sources.prepare import difference_from_catalogue, find_prepared, prepare, why_missing

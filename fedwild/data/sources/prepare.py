@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from fedwild.core.errors import UserError, unknown_name
-from fedwild.data.npz import write_npz
+from fedwild.data.npz import read_lengths, write_npz
 from fedwild.data.sources.catalogue import DATASETS, DataEntry
 from fedwild.data.sources.convert import CONVERTERS
 from fedwild.data.sources.download import Progress, download
@@ -37,6 +37,24 @@ def why_missing(name: str) -> str | None:
     if entry.is_generated:
         return why_no_fonts()
     return f"fedwild data prepare {name}" if entry.downloads else "no automatic download"
+
+
+def difference_from_catalogue(name: str) -> str | None:
+    """Return how the prepared file of a data set differs in numbers of samples from the catalogue; None if equal.
+
+    A file without these arrays, or one that cannot be read, is reported when it is loaded.
+    """
+    path = find_prepared(name)
+    if name not in DATASETS or path is None:
+        return None
+    try:
+        lengths = read_lengths(path)
+    except UserError:
+        return None
+    entry = DATASETS[name]
+    parts = {"training": (lengths.get("y_train"), entry.train), "test": (lengths.get("y_test"), entry.test)}
+    found = [f"{mine:,} of {whole:,} {part}" for part, (mine, whole) in parts.items() if mine not in (None, whole)]
+    return f"{name} has {' and '.join(found)} samples" if found else None
 
 
 def prepare(name: str, progress: Progress | None = None) -> Path:

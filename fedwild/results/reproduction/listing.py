@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fedwild.core.text import count
+from fedwild.data.sources import difference_from_catalogue
 from fedwild.results.papers import Cell, Table
 from fedwild.results.papers.library import available_name, data_names
 from fedwild.results.tables.model import Cell as Shown
@@ -51,6 +52,19 @@ def stand_in_lines(tables: Iterable[Table]) -> list[str]:
         if (mine := available_name(name)) != name
     )
     return [f"{text} ({count(cells, 'cell')})" for text, cells in used.most_common()]
+
+
+def partial_lines(tables: Iterable[Table]) -> list[str]:
+    """Return which data sets of this machine are not complete, with the number of runnable cells that use them."""
+    used = Counter(
+        name
+        for table in tables
+        for cell in table.cells
+        if cell.waiting is None and cell.settings is not None
+        for name in data_names(cell.settings)
+    )
+    differences = {name: difference_from_catalogue(name) for name in used}
+    return [f"{text} ({count(used[name], 'cell')})" for name, text in differences.items() if text]
 
 
 def cells_listed(table: Table) -> ResultTable:

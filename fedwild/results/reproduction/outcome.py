@@ -146,6 +146,8 @@ def _notes(plan: Plan, outcomes: list[Outcome]) -> tuple[str, ...]:
     others = dict.fromkeys(entry.stand_in for entry in plan.entries if entry.stand_in)
     if others:
         notes.append(f"{STAND_IN} not the paper's data: {'; '.join(others)}.")
+    if plan.partial:
+        notes.append(f"Not the complete data sets: {'; '.join(plan.partial)}.")
     if plan.reasons:
         waits = [f"{without_kinds(reason)} ({count(cells, 'cell')})" for reason, cells in plan.reasons.items()]
         notes.append(f"Waiting: {'; '.join(waits)}.")

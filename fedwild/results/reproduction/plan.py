@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fedwild.core.errors import UserError
+from fedwild.data.sources import difference_from_catalogue
 from fedwild.results.batch import Planned
 from fedwild.results.papers import Cell, Table
+from fedwild.results.papers.library import data_names
 from fedwild.results.reproduction.fitting import scaled, with_generated, with_stand_in
 from fedwild.runs.config import Config, resolve, setting_layers
 
@@ -40,6 +42,12 @@ class Plan:
     def runs(self) -> list[Planned]:
         """The runs in the table's order, each once; one run gives the figures of many cells."""
         return list({run.folder: run for entry in self.entries for run in entry.runs}.values())
+
+    @property
+    def partial(self) -> list[str]:
+        """How data sets of the runs differ in numbers of samples from the complete ones."""
+        names = dict.fromkeys(name for run in self.runs for name in data_names(run.config.table()))
+        return [text for name in names if (text := difference_from_catalogue(name))]
 
     @property
     def reasons(self) -> dict[str, int]:

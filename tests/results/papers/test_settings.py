@@ -13,6 +13,7 @@ import pytest
 from fedwild import api
 from fedwild.models import build
 from fedwild.results import papers
+from fedwild.results.papers import Cell
 from fedwild.results.papers.library import Layer, layers_of, measure_of, settings_of, unit_of, waiting_of
 from fedwild.runs.config import resolve
 from tests.results.papers.shelf import CELLS, TABLES, the_cell
@@ -24,6 +25,10 @@ def settings(table: str, **keys: str) -> Settings:
     found = the_cell(table, **keys).settings
     assert found is not None
     return found
+
+
+def cells_of(paper: str) -> list[Cell]:
+    return [cell for table in TABLES if table.paper == paper for cell in table.cells]
 
 
 def test_every_composition_is_a_valid_config() -> None:
@@ -94,6 +99,12 @@ def test_fedpd_tables_have_the_known_classes_of_the_authors() -> None:
     for known in (4, 6, 8):
         found = settings("fedpd/table2", method="fedpd", figure="auroc", known=str(known))["data"]["known"]
         assert found == [names[i] for i in order[:known]]
+
+
+@pytest.mark.parametrize("paper", ["fedpd", "gains"])
+def test_tables_whose_figures_need_no_threshold_hold_out_no_validation_samples(paper: str) -> None:
+    shares = {cell.settings["data"]["validation"] for cell in cells_of(paper) if cell.settings is not None}
+    assert shares == {0.0}
 
 
 def test_rows_of_the_fedpd_ablation_differ_in_one_setting() -> None:

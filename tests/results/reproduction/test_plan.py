@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedwild.core.errors import UserError
 from fedwild.results.papers import table
-from fedwild.results.reproduction import Plan, plan
+from fedwild.results.reproduction import Plan, outcomes_of, plan, result_table
+from fedwild.results.reproduction.listing import partial_lines
 
 
 def planned(name: str, only: dict[str, str], **options: object) -> Plan:
@@ -99,3 +101,16 @@ def test_generated_data_marks_the_figure_and_is_where_it_is_measured(
     (entry,) = plan(table("fedpd/table1").only(keys), Path("runs")).entries
     assert entry.stand_in is None
     assert entry.cell.measure is not None and entry.cell.measure.part == "synth-digits"
+
+
+def test_data_sets_that_are_not_complete_are_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDWILD_DATA", str(tmp_path))
+    for name in ("svhn", "mnist"):
+        np.savez(tmp_path / f"{name}.npz", y_train=np.zeros(60000), y_test=np.zeros(10000))
+    newcomer = plan(table("gains/table2").only({"setting": "medium-svhn-mnist"}), Path("runs"))
+    expected = "svhn has 60,000 of 73,257 training and 10,000 of 26,032 test samples"
+    assert newcomer.partial == [expected]
+    assert f"Not the complete data sets: {expected}." in result_table(newcomer, outcomes_of(newcomer, {})).notes
+    assert partial_lines([table("gains/table2")]) == [f"{expected} (3 cells)"]
+    np.savez(tmp_path / "svhn.npz", y_train=np.zeros(73257), y_test=np.zeros(26032))
+    assert newcomer.partial == []
