@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -21,14 +22,26 @@ class ClassRoles(NamedTuple):
     unknown: tuple[str, ...]
 
 
-def choose_classes(classes: tuple[str, ...], dataset_name: str, data: DataSettings) -> ClassRoles:
-    """Return the classes of each role: named classes first, then counts from the remaining ones."""
+def choose_classes(
+    classes: tuple[str, ...],
+    dataset_name: str,
+    data: DataSettings,
+    seed: int = 0,
+    sizes: Mapping[str, int] | None = None,
+) -> ClassRoles:
+    """Return the classes of each role: named classes first, then counts from the remaining ones.
+
+    `seed` is that of the run, and `sizes` has the number of training samples of each class, where that is known.
+    """
     named = {role: value for role in ClassRoles._fields if isinstance(value := getattr(data, role), list)}
     _check_names(classes, named)
     given = {name for names in named.values() for name in names}
-    free = [name for name in classes if name not in given]
-    if data.class_seed is not None:
-        free = [free[i] for i in np.random.default_rng(data.class_seed).permutation(len(free))]
+    class_seed = seed if data.class_seed == "run" else data.class_seed
+    rng = None if class_seed is None else np.random.default_rng(class_seed)
+    free = _shuffled([name for name in classes if name not in given], rng)
+    if data.known_among is not None:
+        known = _known_from_largest(free, data, sizes)
+        free = known + _shuffled([name for name in free if name not in known], rng)
     counts = _counts(len(free), dataset_name, data)
     if sum(counts.values()) > len(free):
         asked_for = ", ".join(f"data.{role} = {number}" for role, number in counts.items() if number)
@@ -45,6 +58,26 @@ def choose_classes(classes: tuple[str, ...], dataset_name: str, data: DataSettin
             f"{count(len(chosen['novel']), 'novel class', 'novel classes')}."
         )
     return ClassRoles(**chosen)
+
+
+def _shuffled(names: list[str], rng: np.random.Generator | None) -> list[str]:
+    """Return the names in random order; in their own order without a generator."""
+    return names if rng is None else [names[i] for i in rng.permutation(len(names))]
+
+
+def _known_from_largest(free: list[str], data: DataSettings, sizes: Mapping[str, int] | None) -> list[str]:
+    """Return the first `data.known` classes that are among the `data.known_among` largest ones."""
+    if not isinstance(data.known, int):
+        raise UserError(f"data.known_among = {data.known_among} needs a number as data.known, not {data.known!r}.")
+    if data.known_among is None or data.known > data.known_among:
+        raise UserError(f"data.known_among = {data.known_among} must be at least data.known = {data.known}.")
+    if sizes is None:
+        raise UserError(
+            f"data.known_among = {data.known_among} is not allowed with data at sites: their sizes are not known here."
+        )
+    # Of two equal classes, the first by name counts as larger.
+    largest = sorted(free, key=lambda name: (-sizes[name], name))[: data.known_among]
+    return [name for name in free if name in largest][: data.known]
 
 
 def _check_names(classes: tuple[str, ...], named: dict[str, list[str]]) -> None:

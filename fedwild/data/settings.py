@@ -76,8 +76,13 @@ class DataSettings(Settings):
     unknown: Names | Count | Literal["rest"] = Field(
         "rest", description="Unknown classes, which are only in the test data: names, a number, or 'rest'."
     )
-    class_seed: Count | None = Field(
-        None, description="Choose classes that are given as numbers at random with this seed (default: in order)."
+    class_seed: Count | Literal["run"] | None = Field(
+        None,
+        description="Choose classes that are given as numbers at random with this seed, or 'run' for the seed of the "
+        "run (default: in order).",
+    )
+    known_among: Positive | None = Field(
+        None, description="If data.known is a number, choose among this many classes with the most training samples."
     )
     known_by_client: dict[str, Names] = Field(
         default_factory=dict,

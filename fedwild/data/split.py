@@ -151,7 +151,8 @@ def make_split(
 
     `partition` is a partition or a text such as "dirichlet:0.1"; None chooses the default of the data set.
     """
-    roles = choose_classes(dataset.classes, dataset.name, data)
+    counts = np.bincount(dataset.y_train.numpy(), minlength=len(dataset.classes)).tolist()
+    roles = choose_classes(dataset.classes, dataset.name, data, seed, dict(zip(dataset.classes, counts, strict=True)))
     if not isinstance(partition, Partition):
         partition = choose_partition(dataset, partition, params or {})
     names = partition.client_names(dataset, clients)

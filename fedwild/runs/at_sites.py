@@ -56,7 +56,7 @@ def prepare_sites(config: Config, sites: Sequence[SiteFacts]) -> Experiment:
     dataset = coordinator_dataset(config.data, sites[0].shape, sites[0].dtype, config.seed)
     members = [site for site in sites if site.name not in newcomers]
     classes = joint_classes((site.classes for site in members), dataset.classes)
-    roles = choose_classes(classes, SITES, config.data)
+    roles = choose_classes(classes, SITES, config.data, config.seed)
     dataset = with_classes(dataset, roles)
     split = split_of_sites(config, dataset, roles, sites)
     model = default_model(dataset.input_shape)

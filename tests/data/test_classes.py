@@ -48,6 +48,44 @@ def test_class_seed_chooses_at_random_and_reproducibly() -> None:
     assert list(first[0]) == sorted(first[0])
 
 
+def test_the_seed_of_the_run_can_choose_the_classes() -> None:
+    data = DataSettings(known=5, class_seed="run")
+    for seed in range(4):
+        assert choose_classes(TEN, "mnist", data, seed) == choose_classes(
+            TEN, "mnist", DataSettings(known=5, class_seed=seed)
+        )
+    assert len({choose_classes(TEN, "mnist", data, seed) for seed in range(8)}) > 4
+
+
+def test_known_classes_can_be_chosen_among_the_largest() -> None:
+    """Unknown ones are chosen from all that remain, not only from the smaller classes."""
+    sizes = {name: 100 - 10 * int(name) for name in TEN} | {"9": 1000}
+    seen: list[set[str]] = [set(), set()]
+    for seed in range(400):
+        data = DataSettings(known=3, unknown=2, known_among=4, class_seed=seed)
+        roles = choose_classes(TEN, "mnist", data, sizes=sizes)
+        assert set(roles.known) < {"9", "0", "1", "2"} and len(roles.known) == 3 and len(roles.unknown) == 2
+        seen[0] |= set(roles.known)
+        seen[1] |= set(roles.unknown)
+    assert seen == [{"9", "0", "1", "2"}, set(TEN)]
+    assert choose_classes(TEN, "mnist", DataSettings(known=3, known_among=4), sizes=sizes).known == ("0", "1", "2")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes", "message"),
+    [
+        ({"known": 3}, dict.fromkeys(TEN, 1), r"data\.known_among = 2 must be at least data\.known = 3"),
+        ({"known": ["1"]}, dict.fromkeys(TEN, 1), r"data\.known_among = 2 needs a number as data\.known"),
+        ({"known": 1}, None, r"data\.known_among = 2 is not allowed with data at sites"),
+    ],
+)
+def test_the_largest_classes_need_a_number_and_sizes(
+    settings: dict[str, Any], sizes: dict[str, int] | None, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        choose_classes(TEN, "mnist", DataSettings(known_among=2, **settings), sizes=sizes)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

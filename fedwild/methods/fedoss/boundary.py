@@ -139,6 +139,13 @@ def invert(model: Network, h: Tensor, y: Tensor, cut: str, settings: PushSetting
     return moved
 
 
+def is_called_unknown(model: Network, h: Tensor, cut: str) -> Tensor:
+    """Return whether the largest of the K + 1 outputs is the last one (n,), for activations h (n, ...) at the cut."""
+    with frozen_model(model), torch.no_grad():
+        answers = model.after(h, cut).argmax(1)
+    return answers == model.head.out_features - 1
+
+
 def inversion_loss(logits: Tensor, y: Tensor, unit: StepUnit, away: Away) -> Tensor:
     """Return L for logits (n, outputs), summed over samples."""
     if away == "known":

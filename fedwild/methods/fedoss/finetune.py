@@ -59,7 +59,8 @@ class Finetune(Pretrain):
 
     def refreshes(self, round_: int) -> bool:
         """Return whether the Gaussians are updated in a round."""
-        return self.params.foss > 0 and round_ % self.params.refresh == 0
+        since = round_ - self.params.first_refresh
+        return self.params.foss > 0 and since >= 0 and since % self.params.refresh == 0
 
     def send(self, server: Server, client: str) -> Payload:
         payload = super().send(server, client)

@@ -80,8 +80,11 @@ class OpenSpace:
         """Return activations (n, ...) at the cut, and the class of each one's Gaussian (n,)."""
         drawn = {k: gaussian.transform(self.draw(gaussian)) for k, gaussian in self.gaussians.items()}
         near = [torch.full((len(x),), k) for k, x in drawn.items()]
-        activations = self.grid.to_activations(torch.cat(list(drawn.values())))
-        return activations.to(self.device), torch.cat(near).to(self.device)
+        activations, classes = self.grid.to_activations(torch.cat(list(drawn.values()))), torch.cat(near)
+        if self.settings.max_drawn is not None:
+            chosen = self.rng.permutation(len(classes))[: self.settings.max_drawn]
+            activations, classes = activations[chosen], classes[chosen]
+        return activations.to(self.device), classes.to(self.device)
 
     def draw(self, gaussian: Gaussian) -> Tensor:
         """Return standard-normal vectors (n, D) as `select` demands."""

@@ -77,6 +77,9 @@ class PushSettings(Settings):
     step_unit: StepUnit = Field("length", description="length: the sample's own length; gradient: the raw gradient")
     away: Away = Field("known", description="push samples away from their own class (Eq. 3), or from all known ones")
     rectify: bool = Field(False, description="raise negative values of pushed and drawn features to 0, as ReLU does")
+    accept: Literal["all", "unknown"] = Field(
+        "all", description="pushed samples that are used: all, or only those that the network already calls unknown"
+    )
     masked: bool = Field(True, description="exclude the sample's own class from the unknown loss (Eq. 13)")
     duss: float = Field(0.1, ge=0, description="weight of the loss of pushed samples")
 
@@ -91,8 +94,18 @@ class GaussianSettings(Settings):
     )
     draws: int = Field(100, ge=1, description="draws per class and batch")
     keep: int = Field(6, ge=1, description="number of draws that are kept")
+    max_drawn: int | None = Field(
+        None, ge=1, description="maximum number of kept draws per batch, chosen at random among all classes"
+    )
+    draw_in: Literal["all", "boundary"] = Field(
+        "all", description="batches for which samples are drawn: all, or only those with boundary samples"
+    )
+    own_pass: bool = Field(
+        False, description="pass drawn samples through the network by themselves, so that batch-norm sees only them"
+    )
     log_density: float | None = Field(None, description="log of the paper's epsilon; required by select = density")
     refresh: int = Field(1, ge=1, description="update the Gaussians every so many rounds")
+    first_refresh: int = Field(0, ge=0, description="first fine-tuning round, from 0, that updates the Gaussians")
     dims: int = Field(2048, ge=1, description="for Gaussians, average larger activations over space to this size")
     min_count: int = Field(5, ge=1, description="send no statistics of a class with fewer pushed samples")
 

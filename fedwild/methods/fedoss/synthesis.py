@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from fedwild.methods.fedoss.boundary import BoundaryRule, displacement, invert
+from fedwild.methods.fedoss.boundary import BoundaryRule, displacement, invert, is_called_unknown
 from fedwild.methods.fedoss.open_space import Grid
 from fedwild.methods.fedoss.settings import FedOSSParams
 from fedwild.models import Network
@@ -52,6 +53,19 @@ class PersonalTraining(Descent):
         return F.cross_entropy(with_shares(logits, self.log_prior), y)
 
 
+class Virtual(NamedTuple):
+    """A batch of virtual unknown samples."""
+
+    weight: float
+    """The weight of its mean loss."""
+    h: Tensor
+    """Activations (m, ...) at the cut."""
+    near: Tensor
+    """The known class near which each one lies (m,)."""
+    own_pass: bool = False
+    """Whether batch-norm sees it alone, not together with the known samples."""
+
+
 class Synthesis(PersonalTraining):
     """Synthesises virtual unknown samples from each batch and trains the network to answer "unknown" to them."""
 
@@ -72,14 +86,18 @@ class Synthesis(PersonalTraining):
         self.is_last_epoch = left == 0
 
     def loss(self, model: Network, h: Tensor, y: Tensor, draws: Generator) -> Tensor:
-        virtual = [batch for batch in self.virtual(model, h.detach(), y, draws) if batch[0] and len(batch[2])]
-        # One pass for all batches: it is cheapest, and batch-norm sees them together.
-        logits = model.after(torch.cat([h, *(x for _, x, _ in virtual)]), self.cut)
-        known, *rest = logits.split([len(y), *(len(near) for _, _, near in virtual)])
+        virtual = [batch for batch in self.virtual(model, h.detach(), y, draws) if batch.weight and len(batch.near)]
+        joint = [batch for batch in virtual if not batch.own_pass]
+        # One pass for these batches: it is cheapest, and batch-norm sees them together.
+        logits = model.after(torch.cat([h, *(batch.h for batch in joint)]), self.cut)
+        known, *rest = logits.split([len(y), *(len(batch.near) for batch in joint)])
         # Eq. 12, over K + 1 outputs. The unknown output has no label share.
         loss = F.cross_entropy(with_shares(known, self.log_prior), y)
-        for (weight, _, near), answers in zip(virtual, rest, strict=True):
-            loss = loss + weight * self.unknown_loss(answers, near)
+        for batch, answers in zip(joint, rest, strict=True):
+            loss = loss + batch.weight * self.unknown_loss(answers, batch.near)
+        for batch in virtual:
+            if batch.own_pass:
+                loss = loss + batch.weight * self.unknown_loss(model.after(batch.h, self.cut), batch.near)
         return loss
 
     def unknown_loss(self, logits: Tensor, near: Tensor) -> Tensor:
@@ -87,21 +105,35 @@ class Synthesis(PersonalTraining):
         target = torch.full_like(near, logits.shape[1] - 1)
         return F.cross_entropy(mask_class(logits, near) if self.settings.masked else logits, target)
 
-    def virtual(self, model: Network, h: Tensor, y: Tensor, draws: Generator) -> list[tuple[float, Tensor, Tensor]]:
-        """Return the batches of DUSS and FOSS for known activations h (n, ...).
-
-        A batch has a weight of its mean loss, activations (m, ...), and the known class near which each one lies (m,).
-        """
+    def virtual(self, model: Network, h: Tensor, y: Tensor, draws: Generator) -> list[Virtual]:
+        """Return the batches of DUSS and FOSS for known activations h (n, ...)."""
         is_boundary = self.rule(model, h, y, draws)
         start, labels = h[is_boundary], y[is_boundary]
         pushed = self.allowed(invert(model, start, labels, self.cut, self.settings), h) if len(labels) else start
+        accepted = self.accepted(model, pushed)
         if self.is_last_epoch:
-            self.tally.add(len(y), start, pushed, labels)
-        batches = [(self.settings.duss, pushed, labels)]
-        if self.sample is not None and self.settings.foss:
+            self.tally.add(len(y), start, pushed, labels, accepted)
+        batches = [Virtual(self.settings.duss, pushed[accepted], labels[accepted])]
+        if self.draws_for(labels) and self.sample is not None:
             drawn, near = self.sample()
-            batches.append((self.settings.foss, self.allowed(drawn, h), near))
+            # Batch-norm cannot normalise a single sample.
+            alone = self.settings.own_pass and len(near) > 1
+            batches.append(Virtual(self.settings.foss, self.allowed(drawn, h), near, alone))
         return batches
+
+    def draws_for(self, boundary: Tensor) -> bool:
+        """Return whether samples are drawn for a batch whose boundary samples have these labels (m,)."""
+        return self.settings.foss > 0 and (self.settings.draw_in == "all" or len(boundary) > 0)
+
+    def accepted(self, model: Network, pushed: Tensor) -> Tensor:
+        """Return which pushed samples (m, ...) are used (m,).
+
+        With accept = "unknown", these are the ones that the network already answers with "unknown". A sample that a
+        push leaves inside a known class does not teach that this class is unknown.
+        """
+        if self.settings.accept == "all" or not len(pushed):
+            return torch.ones(len(pushed), dtype=torch.bool, device=pushed.device)
+        return is_called_unknown(model, pushed, self.cut)
 
     def allowed(self, virtual: Tensor, h: Tensor) -> Tensor:
         """Return virtual activations (m, ...), with `rectify` without values below those of known ones h (n, ...).
@@ -128,12 +160,15 @@ class Tally:
     waiting: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """Features (n, D) and labels (n,) that are not merged yet."""
 
-    def add(self, samples: int, start: Tensor, pushed: Tensor, labels: Tensor) -> None:
-        """Add a batch of `samples` samples, of which those with activations `start` (n, ...) were pushed."""
+    def add(self, samples: int, start: Tensor, pushed: Tensor, labels: Tensor, accepted: Tensor) -> None:
+        """Add a batch of `samples` samples, of which those with activations `start` (n, ...) were pushed.
+
+        Only `accepted` ones (n,) enter the moments.
+        """
         self.samples += samples
         self.boundary += len(labels)
         self.displacement += float(displacement(start, pushed).sum())
-        self.waiting.append((self.grid.to_vectors(pushed).cpu(), labels.cpu()))
+        self.waiting.append((self.grid.to_vectors(pushed[accepted]).cpu(), labels[accepted].cpu()))
         if sum(len(y) for _, y in self.waiting) > MAX_ROWS:
             self._merge()
 

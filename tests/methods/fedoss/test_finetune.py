@@ -96,6 +96,25 @@ def test_statistics_are_sent_every_refresh_rounds(data: Dataset, tmp_path: Path)
     assert sent == [True, False, True]
 
 
+def test_the_authors_refresh_in_rounds_5_to_25(data: Dataset, tmp_path: Path) -> None:
+    phase = pretrained(data, uneven(data), tmp_path, refresh=5, first_refresh=5, finetune_rounds=30).finetune
+    assert [round_ for round_ in range(30) if phase.refreshes(round_)] == [5, 10, 15, 20, 25]
+
+
+def test_the_number_of_drawn_samples_can_be_limited_over_all_classes(data: Dataset, tmp_path: Path) -> None:
+    federation = pretrained(data, uneven(data), tmp_path, max_drawn=8, foss=1.0)
+    federation.merge(federation.replies())
+    grid = federation.method.layouts.of(federation.server.task, 3).grid
+    gaussians = load_gaussians(federation.server.state)
+    space = OpenSpace(gaussians, grid, federation.method.params, Rng(0).numpy("open space"), torch.device("cpu"))
+    batches = [space.sample() for _ in range(20)]
+    assert {len(drawn) for drawn, _ in batches} == {len(near) for _, near in batches} == {8}
+    found = torch.cat([near for _, near in batches]).bincount()
+    # Of 6 draws from each of 3 classes, 8 are taken at random: a third of them from each class.
+    assert all(35 < int(number) < 72 for number in found)
+    assert len({tuple(sorted(near.tolist())) for _, near in batches}) > 1
+
+
 def test_events_have_the_share_of_boundary_samples_their_displacement_and_the_bytes(
     data: Dataset, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from fedwild.training.loop import LocalTraining
 
 def test_groups_are_listed_in_the_order_of_a_run() -> None:
     names = list(FedOSSParams.model_fields)
-    assert len(names) == 37
+    assert len(names) == 42
     assert names[: len(LocalTraining.model_fields)] == list(LocalTraining.model_fields)
     places = [names.index(key) for key in ("rounds", "finetune_rounds", "cut", "boundary", "steps", "foss", "decision")]
     assert places == sorted(places)

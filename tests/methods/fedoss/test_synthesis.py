@@ -40,13 +40,11 @@ def personal(log_prior: torch.Tensor = LOG_PRIOR) -> PersonalTraining:
     return PersonalTraining(CUT, head, torch.optim.SGD(head.parameters(), lr=0.1), log_prior)
 
 
-def synthesis(
-    weights: tuple[float, float] = (0.5, 2.0), masked: bool = True, sample: bool = True, rectify: bool = False
-) -> Synthesis:
+def synthesis(weights: tuple[float, float] = (0.5, 2.0), sample: bool = True, **settings: Any) -> Synthesis:
     rule: Any = Mock(return_value=NEAR)
-    settings = FedOSSParams(duss=weights[0], foss=weights[1], masked=masked, rectify=rectify)
+    params = FedOSSParams(duss=weights[0], foss=weights[1], **settings)
     return Synthesis(
-        personal(), rule, (lambda: (DRAWN, DRAWN_NEAR)) if sample else None, settings, Grid.within((8,), 100)
+        personal(), rule, (lambda: (DRAWN, DRAWN_NEAR)) if sample else None, params, Grid.within((8,), 100)
     )
 
 
@@ -142,7 +140,7 @@ def test_rectified_features_are_not_negative(monkeypatch: pytest.MonkeyPatch) ->
     h = model.upto(X, CUT).detach()
     assert float(h.min()) == 0.0
     for rectify in (False, True):
-        (_, pushed, _), (_, drawn, _) = synthesis(rectify=rectify).virtual(model, h, Y, torch.Generator())
+        pushed, drawn = (batch.h for batch in synthesis(rectify=rectify).virtual(model, h, Y, torch.Generator()))
         expected = (h[NEAR] - 0.5, DRAWN)
         assert torch.equal(pushed, expected[0].relu() if rectify else expected[0])
         assert torch.equal(drawn, expected[1].relu() if rectify else expected[1])
@@ -162,3 +160,65 @@ def test_pretraining_over_all_outputs_is_cross_entropy_over_them() -> None:
     expected = -known[torch.arange(6), Y].mean()
     assert torch.allclose(step(descent, model), expected.detach(), atol=1e-12)
     assert model.head.weight.grad is not None and bool(model.head.weight.grad[3].abs().sum() > 0)
+
+
+def normalised() -> Network:
+    """A network with batch-norm after the cut, so that it matters which samples pass together."""
+    torch.manual_seed(1)
+    return build("resnet-18", (3, 8, 8), 4, params={"width": 2}).double()
+
+
+def test_drawn_samples_can_have_a_pass_of_their_own() -> None:
+    """Batch-norm then normalises them by their own mean and variance."""
+    model, generator = normalised(), torch.Generator().manual_seed(3)
+    x = torch.rand(6, 3, 8, 8, generator=generator, dtype=torch.float64)
+    h = model.upto(x, "layer3").detach()
+    drawn = torch.rand(4, *h.shape[1:], generator=generator, dtype=torch.float64)
+    losses = {}
+    for own_pass in (False, True):
+        descent = synthesis((0.0, 2.0), prior=False, own_pass=own_pass)
+        descent.cut, descent.log_prior, descent.sample = "layer3", torch.zeros(3), lambda: (drawn, DRAWN_NEAR)
+        losses[own_pass] = descent.loss(model, h, Y, torch.Generator())
+    known = -log_softmax_by_hand(model.after(h, "layer3"))[torch.arange(6), Y].mean()
+    alone = -log_softmax_by_hand(model.after(drawn, "layer3"), DRAWN_NEAR)[:, 3].mean()
+    together = model.after(torch.cat([h, drawn]), "layer3").split([6, 4])
+    joint = -log_softmax_by_hand(together[1], DRAWN_NEAR)[:, 3].mean()
+    joint = 2 * joint - log_softmax_by_hand(together[0])[torch.arange(6), Y].mean()
+    assert torch.allclose(losses[True], known + 2 * alone, atol=1e-12)
+    assert torch.allclose(losses[False], joint, atol=1e-12)
+    assert not torch.allclose(losses[True], losses[False], atol=1e-3)
+
+
+def test_a_single_drawn_sample_passes_with_the_known_ones() -> None:
+    descent = synthesis(own_pass=True)
+    descent.sample = lambda: (DRAWN[:1], DRAWN_NEAR[:1])
+    assert not descent.virtual(network(), torch.rand(6, 8).double(), Y, torch.Generator())[1].own_pass
+
+
+@pytest.mark.parametrize(
+    ("draw_in", "is_boundary", "batches"), [("all", False, 2), ("boundary", False, 1), ("boundary", True, 2)]
+)
+def test_draws_can_be_limited_to_batches_with_boundary_samples(draw_in: str, is_boundary: bool, batches: int) -> None:
+    descent = synthesis(draw_in=draw_in)
+    descent.rule = Mock(return_value=NEAR & is_boundary)
+    assert len(descent.virtual(network(), network().upto(X, CUT).detach(), Y, torch.Generator())) == batches
+
+
+def test_only_pushed_samples_that_are_called_unknown_can_be_accepted() -> None:
+    """The outputs are the features themselves, so that answers can be read off."""
+    model = build("mlp", (7,), 4, params={"hidden": [4]}).double()
+    with torch.no_grad():
+        model.head.weight.copy_(torch.eye(4))
+        model.head.bias.zero_()
+    # After the push by 1, features 1 and 4 have their maximum at the last output.
+    h = torch.tensor(
+        [[3, 0, 0, 2], [0, 1, 0, 5], [1, 0, 2, 0], [0, 4, 0, 0], [0, 0, 1, 2], [9, 0, 0, 8]], dtype=torch.float64
+    )
+    for accept, expected in (("all", [0, 2, 3, 4]), ("unknown", [4])):
+        descent = synthesis(accept=accept, sample=False)
+        descent.rule = Mock(return_value=torch.tensor([True, False, True, True, True, False]))
+        descent.is_last_epoch = True
+        (pushed,) = descent.virtual(model, h, Y, torch.Generator())
+        assert torch.equal(pushed.h, h[expected] + 1.0) and torch.equal(pushed.near, Y[expected])
+        assert descent.tally.boundary == 4
+        assert sum(part.count for part in descent.tally.moments(1).values()) == len(expected)

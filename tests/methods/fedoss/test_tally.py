@@ -18,7 +18,7 @@ def test_moments_are_those_of_all_pushed_samples(monkeypatch: pytest.MonkeyPatch
     for _ in range(9):
         start = torch.rand(5, 3, 4, 4, generator=generator)
         y = torch.randint(0, 2, (5,), generator=generator)
-        tally.add(8, start, 1.5 * start, y)
+        tally.add(8, start, 1.5 * start, y, torch.ones(5, dtype=torch.bool))
         everything.append(torch.nn.functional.adaptive_avg_pool2d(1.5 * start, 2).flatten(1))
         labels.append(y)
     x, y = torch.cat(everything).double(), torch.cat(labels)
@@ -32,7 +32,7 @@ def test_moments_are_those_of_all_pushed_samples(monkeypatch: pytest.MonkeyPatch
 
 def test_a_class_below_the_minimum_is_omitted() -> None:
     tally = Tally(Grid.within((2,), 12))
-    tally.add(4, torch.ones(4, 2), torch.ones(4, 2), torch.tensor([0, 0, 0, 1]))
+    tally.add(4, torch.ones(4, 2), torch.ones(4, 2), torch.tensor([0, 0, 0, 1]), torch.ones(4, dtype=torch.bool))
     assert list(tally.moments(min_count=2)) == [0]
     assert list(tally.moments(min_count=4)) == []
 
@@ -41,5 +41,18 @@ def test_an_empty_tally_has_no_moments() -> None:
     tally = Tally(Grid.within((2,), 12))
     assert tally.moments(1) == {}
     assert tally.info() == {"boundary": 0.0, "displacement": 0.0}
-    tally.add(3, torch.ones(0, 2), torch.ones(0, 2), torch.zeros(0, dtype=torch.int64))
+    nothing = torch.zeros(0, dtype=torch.int64)
+    tally.add(3, torch.ones(0, 2), torch.ones(0, 2), nothing, nothing.bool())
     assert tally.moments(1) == {}
+
+
+def test_only_accepted_samples_enter_the_moments() -> None:
+    tally = Tally(Grid.within((2,), 12))
+    start, labels = torch.tensor([[1.0, 0.0], [2.0, 0.0], [4.0, 0.0]]), torch.tensor([0, 0, 1])
+    tally.add(6, start, 2 * start, labels, torch.tensor([True, False, True]))
+    found = tally.moments(min_count=1)
+    assert {k: (part.count, part.mean.tolist()) for k, part in found.items()} == {
+        0: (1, [2.0, 0.0]),
+        1: (1, [8.0, 0.0]),
+    }
+    assert tally.info() == {"boundary": 0.5, "displacement": 1.0}
