@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedwild.core.errors import UserError, unknown_name
+from fedwild.models.acs import ACSConv
 
 Kind = Literal["conv", "linear", "norm"]
 
@@ -118,6 +119,8 @@ def build_graph(network: nn.Module, wires: Iterable[Wire]) -> LayerGraph:
             raise UserError(
                 f"Layer {wire.name!r} is a {type(module).__name__}: layer graphs support conv, linear and norm layers."
             )
+        if isinstance(module, ACSConv):
+            raise UserError(f"Layer {wire.name!r} is an ACS convolution: its neurons cannot be aligned.")
         if getattr(module, "groups", 1) != 1:
             raise UserError(f"Layer {wire.name!r} is a grouped convolution: its neurons cannot be aligned.")
         fold = 1

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 from torch import Tensor, nn
 
 from fedwild.core.settings import Settings
+from fedwild.models.acs import ACSConv
 from fedwild.models.builder import NetworkBuilder, stage
 from fedwild.models.graph import Wire
 from fedwild.models.network import Network, Shape
 from fedwild.models.registry import MODELS
 
-_CONV: dict[int, type[nn.Conv2d] | type[nn.Conv3d]] = {2: nn.Conv2d, 3: nn.Conv3d}
-_NORM: dict[int, type[nn.BatchNorm2d] | type[nn.BatchNorm3d]] = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
-_POOL: dict[int, type[nn.MaxPool2d] | type[nn.MaxPool3d]] = {2: nn.MaxPool2d, 3: nn.MaxPool3d}
+
+class Layers(NamedTuple):
+    """The layers of a network for images or for volumes."""
+
+    conv: type[nn.Conv2d] | type[nn.Conv3d]
+    norm: type[nn.BatchNorm2d] | type[nn.BatchNorm3d]
+    pool: type[nn.MaxPool2d] | type[nn.MaxPool3d]
+
+
+IMAGES = Layers(nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d)
+VOLUMES = Layers(nn.Conv3d, nn.BatchNorm3d, nn.MaxPool3d)
+VIEWED_VOLUMES = VOLUMES._replace(conv=ACSConv)
 
 
 class ResNetParams(Settings):
@@ -32,14 +42,18 @@ class ResNetParams(Settings):
     )
 
 
-def conv(dims: int, inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Module:
+class VolumeResNetParams(ResNetParams):
+    """Settings of the residual networks for volumes."""
+
+    convolution: Literal["3d", "acs"] = Field(
+        default="3d",
+        description="3d: cubic kernels; acs: 2-D kernels, a third each in axial, coronal and sagittal view.",
+    )
+
+
+def conv(layers: Layers, inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Module:
     """Return a convolution without bias, since a norm follows, that only its stride makes smaller."""
-    return _CONV[dims](inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
-
-
-def norm(dims: int, width: int) -> nn.Module:
-    """Return a batch norm over (n, width, *sides)."""
-    return _NORM[dims](width)
+    return layers.conv(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
 
 
 class Block(nn.Module, ABC):
@@ -96,13 +110,13 @@ class GlobalAveragePool(nn.Module):
 class ResidualBlock(Block):
     """`relu(body(x) + shortcut(x))`; the shortcut is a 1x1 convolution if the shapes differ."""
 
-    def __init__(self, dims: int, inputs: int, outputs: int, stride: int, body: nn.Sequential) -> None:
+    def __init__(self, layers: Layers, inputs: int, outputs: int, stride: int, body: nn.Sequential) -> None:
         super().__init__()
         self.body = body
         self.outputs = outputs
         self.shortcut = None
         if stride != 1 or inputs != outputs:
-            self.shortcut = stage(conv=conv(dims, inputs, outputs, 1, stride), norm=norm(dims, outputs))
+            self.shortcut = stage(conv=conv(layers, inputs, outputs, 1, stride), norm=layers.norm(outputs))
         self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -125,31 +139,31 @@ class ResidualBlock(Block):
         return wires
 
 
-def basic_block(dims: int, inputs: int, width: int, stride: int) -> ResidualBlock:
+def basic_block(layers: Layers, inputs: int, width: int, stride: int) -> ResidualBlock:
     """Return a block of two 3x3 convolutions."""
     body = stage(
-        conv1=conv(dims, inputs, width, 3, stride),
-        norm1=norm(dims, width),
+        conv1=conv(layers, inputs, width, 3, stride),
+        norm1=layers.norm(width),
         relu1=nn.ReLU(),
-        conv2=conv(dims, width, width, 3),
-        norm2=norm(dims, width),
+        conv2=conv(layers, width, width, 3),
+        norm2=layers.norm(width),
     )
-    return ResidualBlock(dims, inputs, width, stride, body)
+    return ResidualBlock(layers, inputs, width, stride, body)
 
 
-def bottleneck_block(dims: int, inputs: int, width: int, stride: int) -> ResidualBlock:
+def bottleneck_block(layers: Layers, inputs: int, width: int, stride: int) -> ResidualBlock:
     """Return a block of 1x1, 3x3 (strided) and 1x1 convolutions with 4 * `width` output channels."""
     body = stage(
-        conv1=conv(dims, inputs, width, 1),
-        norm1=norm(dims, width),
+        conv1=conv(layers, inputs, width, 1),
+        norm1=layers.norm(width),
         relu1=nn.ReLU(),
-        conv2=conv(dims, width, width, 3, stride),
-        norm2=norm(dims, width),
+        conv2=conv(layers, width, width, 3, stride),
+        norm2=layers.norm(width),
         relu2=nn.ReLU(),
-        conv3=conv(dims, width, 4 * width, 1),
-        norm3=norm(dims, 4 * width),
+        conv3=conv(layers, width, 4 * width, 1),
+        norm3=layers.norm(4 * width),
     )
-    return ResidualBlock(dims, inputs, 4 * width, stride, body)
+    return ResidualBlock(layers, inputs, 4 * width, stride, body)
 
 
 class ResNet(NetworkBuilder):
@@ -160,15 +174,20 @@ class ResNet(NetworkBuilder):
     bottleneck: ClassVar[bool] = False
     dims: ClassVar[int] = 2
 
+    @property
+    def layers(self) -> Layers:
+        """What the network is made of."""
+        return IMAGES
+
     def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
         self.check_spatial(input_shape, self.dims)
         width = self.params.width
-        stages: dict[str, nn.Module] = {"stem": _stem(self.dims, input_shape, self.params)}
+        stages: dict[str, nn.Module] = {"stem": _stem(self.layers, input_shape, self.params)}
         wires = [Wire("stem.conv", None, "stem"), Wire("stem.norm", "stem", "stem")]
-        make = bottleneck_block if self.bottleneck else basic_block
+        make, layers = bottleneck_block if self.bottleneck else basic_block, self.layers
 
         def make_block(inputs: int, index: int, stride: int) -> Block:
-            return make(self.dims, inputs, width * 2**index, stride)
+            return make(layers, inputs, width * 2**index, stride)
 
         channels, _ = add_blocks(stages, wires, self.blocks, "layer", width, make_block)
         return Network(self.name, input_shape, stages, channels, outputs, bias, neck=GlobalAveragePool(), wires=wires)
@@ -198,17 +217,22 @@ class ResNet50(ResNet):
 
 @MODELS.add("resnet-18-3d")
 class ResNet18For3d(ResNet):
-    """ResNet-18 with 3x3x3 convolutions for volumes; 33 M parameters at width 64."""
+    """ResNet-18 for volumes; 33 M parameters at width 64, 11 M with ACS convolutions."""
 
+    Params = VolumeResNetParams
     blocks = (2, 2, 2, 2)
     dims = 3
 
+    @property
+    def layers(self) -> Layers:
+        return VIEWED_VOLUMES if self.params.convolution == "acs" else VOLUMES
 
-def _stem(dims: int, input_shape: Shape, params: ResNetParams) -> nn.Sequential:
+
+def _stem(layers: Layers, input_shape: Shape, params: ResNetParams) -> nn.Sequential:
     large = params.stem == "large" or (params.stem == "auto" and min(input_shape[1:]) >= 96)
     kernel, stride = (7, 2) if large else (3, 1)
-    first = conv(dims, input_shape[0], params.width, kernel, stride)
-    stem = stage(conv=first, norm=norm(dims, params.width), relu=nn.ReLU())
+    first = conv(layers, input_shape[0], params.width, kernel, stride)
+    stem = stage(conv=first, norm=layers.norm(params.width), relu=nn.ReLU())
     if large:
-        stem.add_module("pool", _POOL[dims](3, stride=2, padding=1))
+        stem.add_module("pool", layers.pool(3, stride=2, padding=1))
     return stem

@@ -12,7 +12,7 @@ from fedwild.models.builder import NetworkBuilder, stage
 from fedwild.models.graph import Wire
 from fedwild.models.network import Network, Shape
 from fedwild.models.registry import MODELS
-from fedwild.models.resnet import Block, GlobalAveragePool, add_blocks, conv, norm
+from fedwild.models.resnet import IMAGES, Block, GlobalAveragePool, add_blocks, conv
 
 
 class WideResNetParams(Settings):
@@ -29,16 +29,16 @@ class WideBlock(Block):
     def __init__(self, inputs: int, width: int, stride: int, dropout: float) -> None:
         super().__init__()
         self.outputs = width
-        self.enter = stage(norm=norm(2, inputs), relu=nn.ReLU())
+        self.enter = stage(norm=IMAGES.norm(inputs), relu=nn.ReLU())
         self.body = stage(
-            conv1=conv(2, inputs, width, 3, stride),
-            norm=norm(2, width),
+            conv1=conv(IMAGES, inputs, width, 3, stride),
+            norm=IMAGES.norm(width),
             relu=nn.ReLU(),
             dropout=nn.Dropout(dropout),
-            conv2=conv(2, width, width, 3),
+            conv2=conv(IMAGES, width, width, 3),
         )
         changes_shape = stride != 1 or inputs != width
-        self.shortcut = conv(2, inputs, width, 1, stride) if changes_shape else None
+        self.shortcut = conv(IMAGES, inputs, width, 1, stride) if changes_shape else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, inputs, h, w) to (n, width, h / stride, w / stride)."""
@@ -70,14 +70,14 @@ class WideResNet(NetworkBuilder):
 
     def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
         self.check_spatial(input_shape, dims=2)
-        stages: dict[str, nn.Module] = {"stem": stage(conv=conv(2, input_shape[0], 16, 3))}
+        stages: dict[str, nn.Module] = {"stem": stage(conv=conv(IMAGES, input_shape[0], 16, 3))}
         wires = [Wire("stem.conv", None, "stem")]
 
         def make_block(inputs: int, index: int, stride: int) -> Block:
             return WideBlock(inputs, 16 * 2**index * self.widen, stride, self.params.dropout)
 
         channels, space = add_blocks(stages, wires, [(self.depth - 4) // 6] * 3, "block", 16, make_block)
-        neck = stage(norm=norm(2, channels), relu=nn.ReLU(), pool=GlobalAveragePool())
+        neck = stage(norm=IMAGES.norm(channels), relu=nn.ReLU(), pool=GlobalAveragePool())
         wires.append(Wire("neck.norm", space, space))
         return Network(self.name, input_shape, stages, channels, outputs, bias, neck=neck, wires=wires)
 
