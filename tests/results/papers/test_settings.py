@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fedwild import api
+from fedwild.data import choose_classes
 from fedwild.models import build
 from fedwild.results import papers
 from fedwild.results.papers import Cell
@@ -78,6 +79,29 @@ def test_baselines_of_fedoss_have_its_schedule_and_its_decision() -> None:
     assert (proser["objective"]["name"], proser["method"]["decision"]) == ("proser", "argmax")
 
 
+def test_fedoss_tables_choose_classes_by_the_seed_of_the_run() -> None:
+    for name in ("softmax", "proser", "fedoss"):
+        found = settings("fedoss/table1", method=name, unknown="3", figure="f1")
+        configs = [resolve(found, {"seed": seed}) for seed in (0, 1, 2)]
+        chosen = {choose_classes(tuple("abcdefgh"), "blood-mnist", config.data, config.seed) for config in configs}
+        assert len(chosen) == 3 and {len(roles.known) for roles in chosen} == {5}
+
+
+def test_fedoss_draws_as_the_authors_do() -> None:
+    authors = {"refresh": 5, "first_refresh": 5, "max_drawn": 8, "draw_in": "boundary", "own_pass": True}
+    endoscopy = {"unknown": "3", "figure": "f1"}
+    blood, *others = (
+        settings("fedoss/table1", method="fedoss", **endoscopy),
+        settings("fedoss/table2", method="fedoss", **endoscopy),
+        settings("fedoss/table4", modules="duss-and-foss", **endoscopy),
+        settings("fedoss/figure5", method="fedoss", unknown="3"),
+    )
+    assert authors.items() <= blood["method"].items() and "accept" not in blood["method"]
+    for found in others:
+        assert {**authors, "accept": "unknown"}.items() <= found["method"].items()
+        assert (found["data"]["known"], found["data"]["known_among"]) == (6, 9)
+
+
 def test_fedoss_tables_have_the_settings_of_the_authors() -> None:
     for unknown, high in (("3", 13 / 16), ("5", 14 / 16)):
         found = settings("fedoss/table1", method="fedoss", unknown=unknown, figure="f1")
@@ -86,7 +110,7 @@ def test_fedoss_tables_have_the_settings_of_the_authors() -> None:
         assert found["partition"]["balance"] is False
         assert (found["data"]["mean"], found["data"]["std"]) == (0.5, 0.5)
     volumes = settings("fedoss/table3", method="fedoss", unknown="4", figure="f1")
-    assert volumes["model"] == {"name": "resnet-18-3d", "stem": "large"}
+    assert volumes["model"] == {"name": "resnet-18-3d", "stem": "large", "convolution": "acs"}
     assert volumes["method"]["batch_size"] == 4
 
 
