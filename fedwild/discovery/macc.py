@@ -3,29 +3,29 @@
 MACC: Vaze, Han, Vedaldi, Zisserman: Generalized category discovery. CVPR 2022. All samples are clustered, and the
 number of clusters is the one with the highest accuracy on the labelled samples. MACC-PIM, called EMaCS in GAL's paper:
 Chiaroni et al.: Parametric information maximization for generalized category discovery. ICCV 2023; the same search with
-another clustering. The server has no labelled samples: as in GAL's paper, known rows with added noise replace them.
+another clustering. The server has no labelled samples: as in GAL's paper (Eq. 12), known rows with added noise replace
+them. Many numbers are often equally accurate; then the one whose clusters are separated best is chosen.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from pydantic import Field
-from scipy.optimize import minimize_scalar
-from scipy.spatial.distance import pdist
 from torch.nn import functional as F
 
 from fedwild.contract import Rng, Settings
 from fedwild.discovery.base import ESTIMATORS, Estimate, Estimator, find_prototypes
-from fedwild.discovery.pool import Clusters, Floats, Ints, KnownClasses, cluster_means, kmeans
+from fedwild.discovery.pool import Clusters, Floats, Ints, KnownClasses, cluster_means, kmeans, row_noise
 from fedwild.openset.metrics import hungarian_accuracy
 
-NOISE = 0.01
-"""Standard deviation of the noise, relative to the smallest distance between two known rows."""
 TOLERANCE = 0.01
 """Numbers whose accuracy is within this of the best one lie inside the limits of the estimate."""
+FIRST_NUMBERS = 12
+"""So many numbers are tried before those around the best one."""
 
 
 class MixedSamples(NamedTuple):
@@ -36,51 +36,79 @@ class MixedSamples(NamedTuple):
     """Labels of the pseudo-labelled samples alone."""
 
 
+class Quality(NamedTuple):
+    """How good a clustering is. The second value decides between equal first ones."""
+
+    accuracy: float
+    """On the pseudo-labelled samples."""
+    separation: float
+    """The mean silhouette of all samples."""
+
+
 @ESTIMATORS.add("macc")
 class MaxAccuracy(Estimator):
     """MACC: the number of k-means clusters with the highest accuracy on pseudo-labelled known samples."""
 
     class Params(Settings):
-        per_class: int = Field(20, ge=1, description="pseudo-labelled samples drawn around the row of each known class")
+        per_class: int | None = Field(
+            None, ge=1, description="pseudo-labelled samples drawn around the row of each known class (default: clients)"
+        )
         largest: int = Field(1000, ge=1, description="largest number of novel classes to try")
 
     params: Params
     curve_axes = ("number of classes", "accuracy on known samples")
 
     def _estimate(self, pool: Clusters, known: KnownClasses, rng: Rng) -> Estimate:
-        mixed, smallest = self.mix(pool, known, rng), len(known.rows)
-        largest = smallest + min(self.params.largest, len(pool))
-        accuracies: dict[int, float] = {}
+        mixed = self.mix(pool, known, rng)
 
-        def loss(number: float) -> float:
-            clusters = int(number)
-            if clusters not in accuracies:
-                found = self.cluster(mixed, clusters, rng)
-                accuracies[clusters] = hungarian_accuracy(found[: len(mixed.labels)], mixed.labels)
-            return -accuracies[clusters]
+        def quality(novel: int) -> Quality:
+            found = self.cluster(mixed, len(known.rows) + novel, rng)
+            accuracy = hungarian_accuracy(found[: len(mixed.labels)], mixed.labels)
+            return Quality(accuracy, separation(mixed.x, found))
 
-        for end in (smallest, largest):
-            loss(end)
-        minimize_scalar(loss, bounds=(smallest, largest), method="bounded", options={"xatol": 0.5})
-        best = max(accuracies.values())
-        good = sorted(n - smallest for n, accuracy in accuracies.items() if accuracy >= best - TOLERANCE)
-        number = min(n - smallest for n, accuracy in accuracies.items() if accuracy == best)
-        curve = [(float(n - smallest), accuracy) for n, accuracy in sorted(accuracies.items())]
-        limits = (max(1, good[0]), max(1, good[-1]))
-        return find_prototypes(pool, max(1, number), limits, curve, rng.sklearn("prototypes"))
+        tried = search(quality, min(self.params.largest, len(pool)))
+        number = max(tried, key=lambda n: (tried[n], -n))
+        good = [n for n, found in tried.items() if found.accuracy >= tried[number].accuracy - TOLERANCE]
+        curve = [(float(n), found.accuracy) for n, found in tried.items()]
+        return find_prototypes(pool, number, (good[0], good[-1]), curve, rng.sklearn("prototypes"))
 
     def mix(self, pool: Clusters, known: KnownClasses, rng: Rng) -> MixedSamples:
-        """Return samples drawn around the known rows of the head, and the centroids of the pool."""
-        rows, each = known.rows, self.params.per_class
-        least = pdist(rows).min() if len(rows) > 1 else 1.0
-        noise = rng.numpy("pseudo-labelled").normal(size=(len(rows) * each, rows.shape[1]))
-        x = np.concatenate([np.repeat(rows, each, axis=0) + NOISE * least * noise, pool.centroids])
+        """Return samples drawn around the known rows of the head (Eq. 12), and the centroids of the pool."""
+        rows, each = known.rows, self.params.per_class or max(1, pool.clients)
+        noise = row_noise(pool) * rng.numpy("pseudo-labelled").normal(size=(len(rows) * each, rows.shape[1]))
+        x = np.concatenate([np.repeat(rows, each, axis=0) + noise, pool.centroids])
         x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
         return MixedSamples(x, np.repeat(np.arange(len(rows)), each))
 
     def cluster(self, mixed: MixedSamples, number: int, rng: Rng) -> Ints:
         """Return the cluster of each sample (n,)."""
         return kmeans(mixed.x, number, rng.sklearn(f"k-means {number}"), tries=3)
+
+
+def search(quality: Callable[[int], Quality], largest: int) -> dict[int, Quality]:
+    """Return the quality of the numbers that were tried, from 1 to at most `largest`, in order.
+
+    Numbers at equal ratios come first, then the middles between the best number and its neighbours, until those are
+    tried, too. Brent's method, which the authors use, gets lost where many numbers are equally accurate.
+    """
+    first = np.rint(np.geomspace(1, largest, FIRST_NUMBERS)).astype(int).tolist()
+    tried = {number: quality(number) for number in dict.fromkeys(first)}
+    while True:
+        numbers = sorted(tried)
+        best = numbers.index(max(numbers, key=lambda n: (tried[n], -n)))
+        around = numbers[max(0, best - 1) : best + 2]
+        middles = [(low + high) // 2 for low, high in zip(around, around[1:], strict=False) if high - low > 1]
+        if not middles:
+            return {number: tried[number] for number in numbers}
+        tried |= {number: quality(number) for number in middles}
+
+
+def separation(x: Floats, found: Ints) -> float:
+    """Return the mean silhouette of clusters of x (n, d); -1 if there is one cluster, or one for every sample."""
+    # Imported here because scikit-learn takes a second to import and most methods do not need it.
+    from sklearn.metrics import silhouette_score
+
+    return float(silhouette_score(x, found)) if 1 < len(np.unique(found)) < len(x) else -1.0
 
 
 @ESTIMATORS.add("macc-pim")

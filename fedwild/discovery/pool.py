@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import pdist
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+NOISE_VARIANCE = 0.01
+"""The variance of the noise around known rows, in units of the pool's smallest distance (GAL, Eq. 12)."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +25,15 @@ class Clusters:
     """(m, d)."""
     counts: Ints
     """Number of samples in each cluster (m,)."""
+    clients: int = 1
+    """Number of clients that were asked for them."""
 
     def __len__(self) -> int:
         return len(self.counts)
 
     def at(self, positions: NDArray[np.bool_] | Ints) -> Clusters:
         """Return the clusters at these positions."""
-        return Clusters(self.centroids[positions], self.counts[positions])
+        return Clusters(self.centroids[positions], self.counts[positions], self.clients)
 
     @staticmethod
     def joined(parts: Sequence[Clusters], width: int) -> Clusters:
@@ -36,6 +42,7 @@ class Clusters:
         return Clusters(
             np.concatenate([part.centroids for part in (nothing, *parts)]),
             np.concatenate([part.counts for part in (nothing, *parts)]),
+            sum(part.clients for part in parts),
         )
 
 
@@ -81,7 +88,7 @@ def cluster_embeddings(x: Floats, clusters: int, seed: int, min_count: int = 1) 
     sample. Their rows get the number -1. k-means makes at most n / `min_count` clusters.
     """
     if not len(x):
-        return Clusters.joined([], x.shape[1]), np.empty(0, dtype=np.int64)
+        return Clusters(x, np.empty(0, dtype=np.int64)), np.empty(0, dtype=np.int64)
     assigned = kmeans(x, min(clusters, max(1, len(x) // min_count)), seed, tries=3)
     kept = np.bincount(assigned) >= min_count
     assigned = np.where(kept, np.cumsum(kept) - 1, -1)[assigned]
@@ -97,3 +104,11 @@ def cluster_means(x: Floats, assigned: Ints, weights: Ints | None = None) -> Flo
     sums = np.zeros((number, x.shape[1]))
     np.add.at(sums, assigned[inside], x[inside] * weight[inside, None])
     return sums / np.bincount(assigned[inside], weights=weight[inside], minlength=number)[:, None]
+
+
+def row_noise(pool: Clusters) -> float:
+    """Return the standard deviation of the noise that turns known rows into samples (GAL, Eq. 12).
+
+    It is 0.1 times the smallest distance between two clusters of the pool, and 0 for fewer than two clusters.
+    """
+    return float(np.sqrt(NOISE_VARIANCE) * pdist(pool.centroids).min(initial=np.inf)) if len(pool) > 1 else 0.0

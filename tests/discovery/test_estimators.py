@@ -33,7 +33,7 @@ from fedwild.discovery import (
 )
 from fedwild.discovery.base import find_prototypes
 from fedwild.discovery.committee import LINKAGES, Metric, best_radii, follow_merges, middle_argmax
-from fedwild.discovery.macc import entropies
+from fedwild.discovery.macc import Quality, entropies, search, separation
 from fedwild.discovery.pool import Floats, Ints, cluster_means
 from fedwild.discovery.ppm import count_dense_regions, rising_radii
 
@@ -164,7 +164,7 @@ def test_prototypes_are_means_of_their_clusters_and_reproducible(name: str) -> N
 @pytest.mark.parametrize("name", ESTIMATORS.names())
 def test_an_estimator_gets_no_labels_of_unlabelled_samples(name: str) -> None:
     assert list(inspect.signature(ESTIMATORS.get(name).estimate).parameters) == ["self", "pool", "known", "rng"]
-    assert set(Clusters.__dataclass_fields__) == {"centroids", "counts"}
+    assert set(Clusters.__dataclass_fields__) == {"centroids", "counts", "clients"}
     assert summary_of(ESTIMATORS.get(name)).endswith(".")
 
 
@@ -429,41 +429,73 @@ def test_directions_with_a_large_spread_within_classes_have_less_weight() -> Non
 # --- MACC and MACC-PIM ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("novel", "known"), [(3, 7), (10, 7), (10, 10)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_macc_finds_the_classes_of_clear_mixtures(novel: int, known: int, seed: int) -> None:
+    pool, reference = mixture_with_known(novel, known, known, 64, seed, per_class=100)
+    found = estimator("macc").estimate(pool, reference, Rng(seed))
+    assert found.number == novel
+    # The accuracy alone does not decide: it is the same for many numbers.
+    best = max(accuracy for _, accuracy in found.curve)
+    assert sum(accuracy == best for _, accuracy in found.curve) > 1
+    near = [number for number, accuracy in found.curve if accuracy >= best - 0.01]
+    assert (found.low, found.high) == (min(near), max(near))
+
+
+@pytest.mark.parametrize(("novel", "known"), [(3, 7), (10, 7)])
+def test_macc_pim_finds_them_too(novel: int, known: int) -> None:
+    pool, reference = mixture_with_known(novel, known, known, 64, seed=0, per_class=100)
+    found = estimator("macc-pim", epochs=20).estimate(pool, reference, Rng(0))
+    assert found.number == novel
+    assert dict(found.curve)[float(found.number)] == max(accuracy for _, accuracy in found.curve)
+
+
 @pytest.mark.parametrize(("novel", "known"), [(6, 4), (10, 5), (4, 8)])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_macc_finds_the_number_that_neither_merges_nor_splits_known_classes(novel: int, known: int, seed: int) -> None:
     pool, reference = tight(novel, known, seed)
     found = estimator("macc", per_class=10).estimate(pool, reference, Rng(seed))
-    assert abs(found.number - novel) <= 1
-    best = max(accuracy for _, accuracy in found.curve)
-    assert dict(found.curve)[float(found.number)] == best == 1.0
+    assert found.number == novel
     numbers = [number for number, _ in found.curve]
     assert numbers == sorted(numbers)
-    assert (numbers[0], numbers[-1]) == (0.0, float(len(pool)))
+    assert (numbers[0], numbers[-1]) == (1.0, float(len(pool)))
 
 
-@pytest.mark.parametrize(("novel", "known"), [(6, 4), (4, 8)])
-def test_macc_pim_finds_it_too(novel: int, known: int) -> None:
-    pool, reference = tight(novel, known, seed=0)
-    found = estimator("macc-pim", per_class=10, epochs=20).estimate(pool, reference, Rng(0))
-    assert abs(found.number - novel) <= 1
-    assert dict(found.curve)[float(found.number)] == max(accuracy for _, accuracy in found.curve)
+def test_of_equally_accurate_numbers_the_one_with_the_best_separated_clusters_is_taken() -> None:
+    axes = np.eye(7)
+    pool = Clusters(np.repeat(axes[3:], 5, axis=0) + 0.01 * np.random.default_rng(0).normal(size=(20, 7)), np.ones(20))
 
-
-def test_the_smallest_of_equally_good_numbers_is_taken_and_the_others_are_the_limits() -> None:
     class Made(MaxAccuracy):
         def cluster(self, mixed: Any, number: int, rng: Rng) -> Ints:
-            """Return clusters that are correct for 10 to 20 novel classes and worse further away."""
-            novel, found = number - 3, mixed.labels.copy()
-            found[: max(0, 10 - novel, novel - 20)] = 99
-            return np.append(found, [0] * (len(mixed.x) - len(found)))
+            """Return clusters that are correct for the known classes, and correct for the others if number is 7."""
+            others = np.repeat(np.arange(4), 5) if number == 7 else np.arange(20) % max(1, number - 3)
+            return np.concatenate([mixed.labels, 3 + others])
 
-    pool, _ = tight(4, 3, seed=0)
     found = Made(MaxAccuracy.Params()).estimate(pool, nothing_known(7, rows=3), Rng(0))
-    good = [int(number) for number, accuracy in found.curve if accuracy == 1.0]
-    assert set(good) <= set(range(10, 21))
-    assert len(good) > 1
-    assert (found.number, found.low, found.high) == (good[0], good[0], good[-1])
+    assert {accuracy for _, accuracy in found.curve} == {1.0}
+    assert (found.number, found.low, found.high) == (4, 1, 20)
+
+
+@pytest.mark.parametrize("best", [1, 2, 5, 77, 150])
+def test_the_search_finds_the_top_of_a_curve(best: int) -> None:
+    tried = search(lambda n: Quality(1 - abs(n - best) / 150, 0.0), 150)
+    assert max(tried, key=lambda n: tried[n]) == best
+    assert list(tried) == sorted(tried)
+    assert {max(1, best - 1), min(150, best + 1)} <= set(tried)
+    assert min(tried) == 1 and max(tried) == 150 and len(tried) < 30
+
+
+def test_the_search_decides_between_equal_accuracies_by_separation() -> None:
+    tried = search(lambda n: Quality(1.0 if 4 <= n <= 60 else 0.5, 1 / n), 150)
+    assert max(tried, key=lambda n: tried[n]) == 4
+
+
+def test_separation_is_the_mean_silhouette() -> None:
+    x, found = np.array([[0.0], [1.0], [5.0], [7.0]]), np.array([0, 0, 1, 1])
+    # (b - a) / max(a, b) with the mean distances to the own and to the other cluster.
+    expected = np.mean([5 / 6, 4 / 5, 2.5 / 4.5, 4.5 / 6.5])
+    assert separation(x, found) == pytest.approx(expected)
+    assert separation(x, np.zeros(4, dtype=np.int64)) == separation(x, np.arange(4)) == -1.0
 
 
 def test_no_more_than_the_largest_number_of_classes_is_tried() -> None:
@@ -473,18 +505,28 @@ def test_no_more_than_the_largest_number_of_classes_is_tried() -> None:
     assert found.number <= 7
 
 
-def test_the_noise_of_pseudo_labelled_samples_is_a_hundredth_of_the_smallest_distance() -> None:
+def test_pseudo_labelled_samples_have_variance_001_in_units_of_the_smallest_distance_of_the_pool() -> None:
     rows = np.array([[3.0, 0.0], [0.0, 4.0]])
-    pool = Clusters(np.array([[30.0, 40.0]]), np.array([1]))
+    # The smallest distance in the pool is 2. The known rows are 5 apart, which must not matter.
+    pool = Clusters(np.array([[30.0, 40.0], [30.0, 42.0], [50.0, 0.0]]), np.array([1, 1, 1]))
     reference = KnownClasses(rows, Clusters.joined([], 2), np.zeros((0, 2), dtype=np.int64))
-    mixed = MaxAccuracy(MaxAccuracy.Params(per_class=500)).mix(pool, reference, Rng(0))
-    assert mixed.labels.tolist() == [0] * 500 + [1] * 500
-    assert mixed.x.shape == (1001, 2)
-    assert mixed.x[-1].tolist() == pytest.approx([0.6, 0.8])
+    mixed = MaxAccuracy(MaxAccuracy.Params(per_class=2000)).mix(pool, reference, Rng(0))
+    assert mixed.labels.tolist() == [0] * 2000 + [1] * 2000
+    assert mixed.x.shape == (4003, 2)
+    assert mixed.x[-3].tolist() == pytest.approx([0.6, 0.8])
     assert np.allclose(np.linalg.norm(mixed.x, axis=1), 1)
-    # The rows are 5 apart: noise of 0.05 on rows of length 3 and 4.
-    assert mixed.x[:500, 1].std() == pytest.approx(0.05 / 3, rel=0.1)
-    assert mixed.x[500:1000, 0].std() == pytest.approx(0.05 / 4, rel=0.1)
+    # Noise of deviation 0.1 * 2 on rows of length 3 and 4: the tangent of the angle has deviation 0.2 / length.
+    assert (mixed.x[:2000, 1] / mixed.x[:2000, 0]).std() == pytest.approx(0.2 / 3, rel=0.1)
+    assert (mixed.x[2000:4000, 0] / mixed.x[2000:4000, 1]).std() == pytest.approx(0.2 / 4, rel=0.1)
+
+
+def test_there_is_one_pseudo_labelled_sample_per_class_and_client() -> None:
+    silent, _ = cluster_embeddings(np.empty((0, 3)), 2, seed=0)
+    pool = Clusters.joined([*(Clusters(np.eye(3)[[i]], np.array([1])) for i in range(2)), silent], 3)
+    mixed = MaxAccuracy(MaxAccuracy.Params()).mix(pool, nothing_known(3), Rng(0))
+    # Two clients with clusters, and one without.
+    assert pool.clients == pool.at(np.array([1])).clients == 3
+    assert mixed.labels.tolist() == [0, 0, 0, 1, 1, 1]
 
 
 MACC_SETTINGS = [("macc", {"per_class": 3}), ("macc", {"largest": 9})]

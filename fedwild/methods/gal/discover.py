@@ -12,7 +12,7 @@ from torch import Tensor
 from fedwild.contract import Client, Payload, Replies, Rng, Server, weights_of
 from fedwild.core.classes import NOVEL
 from fedwild.core.text import count
-from fedwild.discovery import Clusters, Estimate, cluster_embeddings
+from fedwild.discovery import Clusters, Estimate, cluster_embeddings, row_noise
 from fedwild.methods.gal.novelty import is_novel
 from fedwild.methods.gal.stage import (
     Description,
@@ -62,7 +62,7 @@ class Discover(Survey):
             server.note("no novel class found: too few unlabelled samples differ from the known classes")
             return
         names = self.register(server, estimate, clients, pool.counts)
-        self.grow(server, torch.as_tensor(estimate.prototypes).float())
+        self.grow(server, torch.as_tensor(estimate.prototypes).float(), pool)
         server.state.info["bias"] = self.first_bias(server, description)
         found = count(estimate.number, "novel class", "novel classes")
         server.note(f"{found} ({estimate.low} to {estimate.high}) in {pool.counts.sum()} samples: {', '.join(names)}")
@@ -77,8 +77,8 @@ class Discover(Survey):
             server.classes.add(names[-1], NOVEL, server.step.index, self.stage, samples)
         return names
 
-    def grow(self, server: Server, prototypes: Tensor) -> None:
-        """Add a row to the head for every prototype (C, d)."""
+    def grow(self, server: Server, prototypes: Tensor, pool: Clusters) -> None:
+        """Add a row to the head for every prototype (C, d) of the pool, and leave a record for the next phase."""
         anchor, head = server.state.group("model"), head_of(server)
         model = server.task.network(anchor, len(head), self.method.bias)
         rows = prototypes
@@ -89,7 +89,9 @@ class Discover(Survey):
             rows = rows * (head.norm(dim=1).mean() / rows.norm(dim=1, keepdim=True).clamp_min(1e-12))
         model.grow_head(len(head) + len(rows), rows)
         server.state.put("model", weights_of(model))
-        Discovery(anchor, prototypes, prototypes.norm(dim=1) / rows.norm(dim=1).clamp_min(1e-12)).put(server.state)
+        stretch = prototypes.norm(dim=1) / rows.norm(dim=1).clamp_min(1e-12)
+        noise = row_noise(pool) if self.params.against_forgetting == "distillation" else 0.0
+        Discovery(anchor, prototypes, stretch, torch.tensor(pool.clients), torch.tensor(noise)).put(server.state)
 
     def first_bias(self, server: Server, description: Description) -> float:
         """Return the bias against novel classes until the next description, from clusters of known samples."""

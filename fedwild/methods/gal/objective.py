@@ -44,11 +44,17 @@ class NovelObjective(Objective):
         else:
             loss = self.mixed_loss(model, x, y)
         if self.params.against_forgetting == "distillation":
-            with torch.no_grad():
-                before = self.before.embed(x)
-            loss = loss + DISTILLATION * feature_distance(model.embed(x), before)
-            loss = loss + REPLAY * replay(model.head.weight, self.discovery.known, generator)
+            loss = loss + self.old_knowledge(model, x, generator)
         return loss
+
+    def old_knowledge(self, model: Network, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the distillation of the logits of the network before the stage, and the replay of known classes."""
+        found = self.discovery
+        with torch.no_grad():
+            before = self.before(x)
+        distilled = logit_distance(model(x)[:, : found.known], before)
+        replayed = replay(model.head.weight, found.known, int(found.clients), float(found.noise), generator)
+        return DISTILLATION * distilled + REPLAY * replayed
 
     def mixed_loss(self, model: Network, x: Tensor, y: Tensor) -> Tensor:
         """Return the loss of novel samples and the cross-entropy of labelled ones, weighted by their shares."""
@@ -98,16 +104,21 @@ def pairwise_bce(z: Tensor, logits: Tensor, top: int = TOP_FEATURES) -> Tensor:
     return -(same * (agree + EPSILON).log() + (1 - same) * (1 - agree + EPSILON).log()).mean()
 
 
-def feature_distance(z: Tensor, before: Tensor) -> Tensor:
-    """Return iNCD's distillation: the distance of two feature matrices (n, d), each scaled to norm 1 as a whole."""
-    return (z / z.norm().clamp_min(EPSILON) - before / before.norm().clamp_min(EPSILON)).norm()
+def logit_distance(logits: Tensor, before: Tensor) -> Tensor:
+    """Return the distance of two matrices of known logits (n, C), each scaled to norm 1 as a whole.
+
+    iNCD compares features in this way; GAL's ablation distils logits (A.3) and does not state how.
+    """
+    return (logits / logits.norm().clamp_min(EPSILON) - before / before.norm().clamp_min(EPSILON)).norm()
 
 
-def replay(head: Tensor, known: int, generator: torch.Generator, per_class: int = 2, noise: float = 0.01) -> Tensor:
-    """Return iNCD's replay: the cross-entropy of features drawn around the first `known` rows of the head (C, d)."""
+def replay(head: Tensor, known: int, per_class: int, noise: float, generator: torch.Generator) -> Tensor:
+    """Return the cross-entropy of features drawn around the first `known` rows of the head (C, d), Eq. 12.
+
+    `noise` is the standard deviation of the features of a class.
+    """
     rows = head[:known].detach()
-    spread = noise * (torch.pdist(rows).min() if known > 1 else rows.norm())
     drawn = torch.randn(known * per_class, rows.shape[1], generator=generator).to(rows)
-    features = rows.repeat_interleave(per_class, dim=0) + spread * drawn
+    features = rows.repeat_interleave(per_class, dim=0) + noise * drawn
     truth = torch.arange(known, device=rows.device).repeat_interleave(per_class)
     return F.cross_entropy(F.linear(features, head), truth)

@@ -95,6 +95,10 @@ class Discovery:
     """Where the novel classes were found (C, d)."""
     stretch: Tensor
     """The length of each prototype divided by that of the initial row of its class (C,)."""
+    clients: Tensor
+    """How many clients were asked for clusters: so many samples are replayed per known class (Eq. 12)."""
+    noise: Tensor
+    """Standard deviation of the replayed samples of a class (Eq. 12); 0 if none are replayed."""
 
     @property
     def known(self) -> int:
@@ -103,7 +107,8 @@ class Discovery:
 
     def put(self, payload: Payload) -> None:
         payload.put("anchor", self.anchor)
-        payload.put("found", {"prototypes": self.prototypes, "stretch": self.stretch})
+        found = {"prototypes": self.prototypes, "stretch": self.stretch, "clients": self.clients, "noise": self.noise}
+        payload.put("found", found)
 
     @classmethod
     def of(cls, payload: Payload) -> Discovery:

@@ -104,6 +104,18 @@ def test_later_stages_continue_the_names_and_use_their_own_samples(data: Dataset
     assert found == [8] * 6
 
 
+def test_replayed_samples_have_the_noise_of_eq_12(data: Dataset, tmp_path: Path) -> None:
+    federation = described(data, tmp_path, against_forgetting="distillation", clusters=2)
+    federation.merge()
+    replies = federation.at("discover-1").replies()
+    federation.merge()
+    centroids = torch.cat([reply.group("clusters")["centroids"] for reply in replies.values()]).double()
+    least = min(torch.dist(a, b).item() for i, a in enumerate(centroids) for b in centroids[:i])
+    found = federation.server.state.group("found")
+    assert int(found["clients"]) == len(replies) == 3
+    assert found["noise"].item() == pytest.approx(0.01**0.5 * least, rel=1e-5)
+
+
 def test_a_client_without_unlabelled_samples_notes_it(data: Dataset, tmp_path: Path) -> None:
     rows = [i for i, label in enumerate(data.y_train.tolist()) if KNOWN <= label < KNOWN + NOVEL]
     run(tmp_path / "run", data, split_of(data, pools=[rows, [], rows[:1]]))

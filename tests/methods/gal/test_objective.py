@@ -18,7 +18,7 @@ from fedwild.methods.gal.objective import (
     DISTILLATION,
     REPLAY,
     NovelObjective,
-    feature_distance,
+    logit_distance,
     pairwise_bce,
     replay,
     semantic_weighted,
@@ -31,6 +31,7 @@ from fedwild.training.objectives import Balanced
 from fedwild.training.objectives.balanced import log_shares
 
 KNOWN, NOVEL = 3, 2
+NOISE = 0.3
 TASK = Task((1, 8, 8), "mlp", {"hidden": [8, 6]})
 BEFORE = TASK.build(KNOWN, Rng(5), bias=False).eval()
 LABELS = [4, 4, 4, 3, 4, 0, 4, 4]
@@ -44,7 +45,8 @@ def model_and_batch() -> tuple[Network, Tensor]:
 def novel_objective(stretch: float = 1.0, **settings: Any) -> NovelObjective:
     """Return the objective with SWL and nothing against forgetting, unless the settings say otherwise."""
     prototypes = torch.rand(NOVEL, 6, generator=torch.Generator().manual_seed(8)) + 0.1
-    discovery = Discovery(BEFORE.state_dict(), prototypes, torch.full((NOVEL,), stretch))
+    replayed = torch.tensor(4), torch.tensor(NOISE)
+    discovery = Discovery(BEFORE.state_dict(), prototypes, torch.full((NOVEL,), stretch), *replayed)
     params = GAL.Params(**{"loss": "swl", "against_forgetting": "nothing", **settings})
     return NovelObjective(params, discovery, Balanced(Settings()), BEFORE)
 
@@ -108,12 +110,18 @@ def test_temperature_and_normalisation_change_the_loss() -> None:
         assert value(objective, model, x, [-1] * 8) == pytest.approx(expected, rel=1e-5)
 
 
-def test_distillation_adds_the_distance_of_features_and_a_replay() -> None:
+def distilled(model: Network, x: Tensor) -> Tensor:
+    """Return the distance of the known logits of two networks, and the replay of four samples per class."""
+    logits, before = (network.embed(x) @ network.head.weight[:KNOWN].T for network in (model, BEFORE))
+    replayed = replay(model.head.weight, KNOWN, 4, NOISE, torch.Generator().manual_seed(2))
+    return DISTILLATION * logit_distance(logits, before) + REPLAY * replayed
+
+
+def test_distillation_adds_the_distance_of_known_logits_and_a_replay() -> None:
     model, x = model_and_batch()
     y = [-1] * 6 + [0, 1]
     plain = value(novel_objective(), model, x, y)
-    expected = plain + DISTILLATION * feature_distance(model.embed(x), BEFORE.embed(x)).item()
-    expected += REPLAY * replay(model.head.weight, KNOWN, torch.Generator().manual_seed(2)).item()
+    expected = plain + distilled(model, x).item()
     found = value(novel_objective(against_forgetting="distillation"), model, x, y, seed=2)
     assert found == pytest.approx(expected, rel=1e-5)
     assert found > plain + 0.1
@@ -138,8 +146,7 @@ def test_distillation_can_be_combined_with_labels() -> None:
     view = Samples(x, torch.tensor(LABELS), torch.arange(8))
     fitted = novel_objective(loss="labels", against_forgetting="distillation").on(view, model)
     expected = F.cross_entropy(model(x) + log_shares(view.y, KNOWN + NOVEL), view.y)
-    expected = expected + DISTILLATION * feature_distance(model.embed(x), BEFORE.embed(x))
-    expected = expected + REPLAY * replay(model.head.weight, KNOWN, torch.Generator().manual_seed(2))
+    expected = expected + distilled(model, x)
     assert value(fitted, model, x, LABELS, seed=2) == pytest.approx(expected.item(), rel=1e-5)
 
 

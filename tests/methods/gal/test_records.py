@@ -55,7 +55,7 @@ def test_a_description_is_kept() -> None:
 
 def test_a_discovery_is_kept_and_sent_with_its_anchor() -> None:
     anchor = {"body.weight": torch.ones(1), "head.weight": torch.zeros(3, 2)}
-    discovery = Discovery(anchor, torch.ones(4, 2), torch.full((4,), 2.0))
+    discovery = Discovery(anchor, torch.ones(4, 2), torch.full((4,), 2.0), torch.tensor(10), torch.tensor(0.5))
     payload = Payload()
     discovery.put(payload)
     assert set(payload.tensors) == {
@@ -63,12 +63,15 @@ def test_a_discovery_is_kept_and_sent_with_its_anchor() -> None:
         "anchor/head.weight",
         "found/prototypes",
         "found/stretch",
+        "found/clients",
+        "found/noise",
     }
     again = Discovery.of(stored(payload))
     assert (again.known, discovery.known) == (3, 3)
     assert again.anchor.keys() == anchor.keys()
     assert torch.equal(again.prototypes, discovery.prototypes)
     assert torch.equal(again.stretch, discovery.stretch)
+    assert (int(again.clients), float(again.noise)) == (10, 0.5)
 
 
 def test_labelled_classes_are_counted_without_discovered_ones() -> None:
