@@ -3,7 +3,7 @@
 # ruff: noqa: F401
 from fedwild.data.classes import ClassRoles, choose_classes
 from fedwild.data.dataset import Dataset
-from fedwild.data.partitions import PARTITIONS, Partition, PartitionSettings, choose_partition, partition_settings
+from fedwild.data.partitions import PARTITIONS, Partition, PartitionSettings, choose_partition
 from fedwild.data.samples import NO_CLASS, Samples, samples_of
 from fedwild.data.settings import SITES, DataSettings, NewcomerSettings
 from fedwild.data.sources import DATASETS, DataEntry, check_names, load, prepare, with_newcomers

@@ -146,10 +146,12 @@ def make_split(
     params: Mapping[str, Any] | None = None,
     clients: int | None = None,
     seed: int = 0,
+    pool_partition: Partition | None = None,
 ) -> Split:
     """Return a split: choose classes, separate public data, assign known and novel samples, hide labels.
 
     `partition` is a partition or a text such as "dirichlet:0.1"; None chooses the default of the data set.
+    `pool_partition` divides the novel samples; None uses `partition`.
     """
     counts = np.bincount(dataset.y_train.numpy(), minlength=len(dataset.classes)).tolist()
     roles = choose_classes(dataset.classes, dataset.name, data, seed, dict(zip(dataset.classes, counts, strict=True)))
@@ -181,7 +183,8 @@ def make_split(
         )
     labelled = _assign(dataset, known_rows, partition, len(names), _rng(seed, "deal"))
     novel_classes = len(np.unique(y_train[novel_rows]))
-    for_novel = partition.for_novel(novel_classes, len(names)) if novel_classes else partition
+    for_novel = pool_partition or partition
+    for_novel = for_novel.for_novel(novel_classes, len(names)) if novel_classes else for_novel
     unlabelled = _assign(dataset, novel_rows, for_novel, len(names), _rng(seed, "novel"))
     tests = _client_tests(dataset, partition, labelled, test)
     return Split(

@@ -10,6 +10,7 @@ them. Many numbers are often equally accurate; then the one whose clusters are s
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -51,7 +52,9 @@ class MaxAccuracy(Estimator):
 
     class Params(Settings):
         per_class: int | None = Field(
-            None, ge=1, description="pseudo-labelled samples drawn around the row of each known class (default: clients)"
+            None,
+            ge=1,
+            description="pseudo-labelled samples around the row of each known class (default: one per client)",
         )
         largest: int = Field(1000, ge=1, description="largest number of novel classes to try")
 
@@ -97,7 +100,7 @@ def search(quality: Callable[[int], Quality], largest: int) -> dict[int, Quality
         numbers = sorted(tried)
         best = numbers.index(max(numbers, key=lambda n: (tried[n], -n)))
         around = numbers[max(0, best - 1) : best + 2]
-        middles = [(low + high) // 2 for low, high in zip(around, around[1:], strict=False) if high - low > 1]
+        middles = [(low + high) // 2 for low, high in pairwise(around) if high - low > 1]
         if not middles:
             return {number: tried[number] for number in numbers}
         tried |= {number: quality(number) for number in middles}

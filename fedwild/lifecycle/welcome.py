@@ -14,6 +14,7 @@ from fedwild.core.defaults import DEFAULT_METHOD
 from fedwild.core.errors import UserError
 from fedwild.core.layers import Table
 from fedwild.data import DATASETS, Split, check_names
+from fedwild.data.partitions import POOL
 from fedwild.lifecycle.run import Run
 from fedwild.lifecycle.start import begin
 from fedwild.methods import METHODS
@@ -131,7 +132,8 @@ def check_settled(source: Run, now: Config, name: str) -> None:
         table = config.table()
         data = {key: value for key, value in table["data"].items() if key not in ("newcomers", "augment")}
         clients = {"clients": table["federation"]["clients"]}
-        return {key: table[key] for key in ("seed", "partition", "model")} | {"data": data, "federation": clients}
+        fixed = {key: table[key] for key in ("seed", "partition", POOL, "model") if key in table}
+        return fixed | {"data": data, "federation": clients}
 
     changed = changes(settled(source.settings), settled(now))
     if now.federation.start_from != str(source.path):

@@ -16,6 +16,7 @@ import torch
 from fedwild.contract import Welcomes
 from fedwild.core.errors import UserError
 from fedwild.data import SITES, ClassRoles, ClientSplit, Dataset, DataSettings, Split, choose_classes, load
+from fedwild.data.partitions import POOL
 from fedwild.data.settings import NewcomerSettings
 from fedwild.methods import METHODS
 from fedwild.runs.config import Config
@@ -90,8 +91,9 @@ def restore_sites(config: Config, split: Split, shape: tuple[int, ...], dtype: s
 def check_site_settings(config: Config) -> None:
     """Reject a partition, newcomers that are not sites, and newcomers that the method cannot welcome."""
     problems = []
-    if config.partition.name not in (None, "owner"):
-        problems.append(f"partition.name = {config.partition.name!r} is not allowed here: every site has its own data.")
+    for section, name in (("partition", config.partition.name), (POOL, config.pool_partition.name)):
+        if name is not None and (section, name) != ("partition", "owner"):
+            problems.append(f"{section}.name = {name!r} is not allowed here: every site has its own data.")
     welcomes = issubclass(METHODS.get(config.method.name), Welcomes)
     for name, newcomer in config.data.newcomers.items():
         if newcomer.name != NEWCOMER_SITE:

@@ -17,7 +17,8 @@ from fedwild.core.layers import Table, merge
 from fedwild.core.settings import unknown_key, validate
 from fedwild.core.text import cut
 from fedwild.core.toml import dump_toml, parse_toml
-from fedwild.data import DataSettings, PartitionSettings, partition_settings
+from fedwild.data import DataSettings, PartitionSettings
+from fedwild.data.partitions import POOL, PoolPartitionSettings, partition_settings, pool_partition_settings
 from fedwild.methods import METHODS, demonstration
 from fedwild.models import MODELS
 from fedwild.openset import FitScore, check_decision
@@ -26,8 +27,8 @@ from fedwild.runs.privacy import check_method
 from fedwild.runs.protection import check_protection
 from fedwild.runs.settings import EngineSettings, EvaluationSettings, FederationSettings, PrivacySettings
 
-SECTIONS = ("data", "partition", "federation", "model", "method", *KINDS, "privacy", "evaluation", "engine")
-NAMED = ("partition", "model", "method", *KINDS)
+SECTIONS = ("data", "partition", POOL, "federation", "model", "method", *KINDS, "privacy", "evaluation", "engine")
+NAMED = ("partition", POOL, "model", "method", *KINDS)
 """The sections that describe a component by name."""
 
 
@@ -38,6 +39,7 @@ class Config:
     seed: int
     data: DataSettings
     partition: PartitionSettings
+    pool_partition: PoolPartitionSettings
     federation: FederationSettings
     model: Part | None
     method: Part
@@ -52,6 +54,7 @@ class Config:
             "seed": self.seed,
             "data": self.data.model_dump(),
             "partition": self.partition.model_dump(),
+            **({POOL: self.pool_partition.model_dump()} if self.pool_partition.name else {}),
             "federation": self.federation.model_dump(),
             **({"model": self.model.table()} if self.model else {}),
             "method": self.method.table(),
@@ -150,6 +153,7 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
         seed=seed,
         data=attempt(lambda: validate(DataSettings, table.get("data", {}), "data")),
         partition=attempt(lambda: partition_settings(table.get("partition", {}))),
+        pool_partition=attempt(lambda: pool_partition_settings(table.get(POOL, {}))),
         federation=attempt(lambda: validate(FederationSettings, table.get("federation", {}), "federation")),
         model=attempt(lambda: read_part(MODELS, table.get("model", {}), None)),
         method=attempt(lambda: read_part(METHODS, table.get("method", {}), DEFAULT_METHOD) if method else None),

@@ -31,6 +31,7 @@ from fedwild.data import (
     samples_of,
     with_newcomers,
 )
+from fedwild.data.partitions import POOL, make_partition
 from fedwild.methods import METHODS
 from fedwild.models import Network
 from fedwild.runs.config import Config
@@ -139,7 +140,9 @@ def load_and_split(
     dataset = load(config.data, config.seed, progress)
     partition = choose_partition(dataset, config.partition.name, config.partition.params)
     if split is None:
-        split = make_split(dataset, config.data, partition, clients=config.federation.clients, seed=config.seed)
+        pool, clients = config.pool_partition, config.federation.clients
+        of_pool = make_partition(pool.name, pool.params, POOL) if pool.name else None
+        split = make_split(dataset, config.data, partition, clients=clients, seed=config.seed, pool_partition=of_pool)
         check_newcomer_names(config.data.newcomers, [client.name for client in split.clients])
     dataset = with_newcomers(dataset, config.data, config.seed, progress)
     return dataset, add_newcomers(split, dataset, config.data, config.seed), partition

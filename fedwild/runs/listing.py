@@ -11,6 +11,7 @@ from fedwild.core.errors import unknown_name
 from fedwild.core.registry import Registry
 from fedwild.core.settings import Settings
 from fedwild.data import DATASETS, PARTITIONS, DataEntry, DataSettings, PartitionSettings
+from fedwild.data.partitions import POOL, PoolPartitionSettings
 from fedwild.data.sources import difference_from_catalogue, find_prepared
 from fedwild.discovery import ESTIMATORS
 from fedwild.methods import METHODS, demonstration
@@ -38,6 +39,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
 SECTIONS: dict[str, type[Settings]] = {
     "data": DataSettings,
     "partition": PartitionSettings,
+    POOL: PoolPartitionSettings,
     "federation": FederationSettings,
     "privacy": PrivacySettings,
     "evaluation": EvaluationSettings,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,11 @@ from fedwild.data.partitions import (
     default_partition,
     parse_partition,
     partition_settings,
+    pool_partition_settings,
 )
 from fedwild.data.partitions.choice import make_partition
 from fedwild.data.partitions.drawn import balanced_counts
+from fedwild.data.partitions.mixes import draw_by_mix
 from tests.data.helpers import toy
 
 
@@ -48,7 +51,7 @@ def assert_complete(parts: list[np.ndarray], labels: np.ndarray, clients: int) -
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(worlds(), st.sampled_from(["iid", "shards", "dirichlet", "quantity"]), st.integers(0, 99))
+@given(worlds(), st.sampled_from(["iid", "shards", "dirichlet", "quantity", "class-mix"]), st.integers(0, 99))
 def test_every_sample_goes_to_exactly_one_client(world: tuple[np.ndarray, int], name: str, seed: int) -> None:
     labels, clients = world
     params = {"min_samples": 0} if name in ("dirichlet", "quantity") else {}
@@ -156,7 +159,7 @@ def test_quantity_makes_uneven_sizes_with_a_minimum() -> None:
     assert max(sizes) > 2 * min(sizes)
 
 
-@pytest.mark.parametrize("name", ["iid", "dirichlet", "classes", "shards", "quantity"])
+@pytest.mark.parametrize("name", ["iid", "dirichlet", "classes", "shards", "quantity", "class-mix"])
 def test_other_seeds_give_other_partitions(name: str) -> None:
     labels = np.repeat(np.arange(5), 60)
     first, other = deal(name, labels, 6, 1), deal(name, labels, 6, 2)
@@ -185,6 +188,7 @@ def test_domain_and_owner_follow_the_data() -> None:
         ("dirichlet", ("dirichlet", {})),
         ("dirichlet:0.1", ("dirichlet", {"beta": 0.1})),
         ("dir0.5", ("dirichlet", {"beta": 0.5})),
+        ("class-mix:0.1", ("class-mix", {"beta": 0.1})),
         ("classes:2", ("classes", {"k": 2})),
         ("#C=3", ("classes", {"k": 3})),
         ("c2", ("classes", {"k": 2})),
@@ -275,7 +279,7 @@ def test_without_balance_the_draw_alone_divides_classes() -> None:
 
 
 def test_all_partitions_have_a_summary_and_described_settings() -> None:
-    assert PARTITIONS.names() == ["classes", "dirichlet", "domain", "iid", "owner", "quantity", "shards"]
+    assert PARTITIONS.names() == ["class-mix", "classes", "dirichlet", "domain", "iid", "owner", "quantity", "shards"]
     for name in PARTITIONS.names():
         partition = PARTITIONS.get(name)
         assert summary_of(partition).endswith(".")
@@ -291,6 +295,97 @@ def test_novel_samples_need_no_minimum(name: str) -> None:
 @pytest.mark.parametrize(("k", "classes", "clients", "expected"), [(2, 1, 4, 1), (2, 5, 2, 3), (2, 4, 4, 2)])
 def test_the_number_of_novel_classes_per_client_adapts(k: int, classes: int, clients: int, expected: int) -> None:
     assert PARTITIONS.make("classes", {"k": k}).for_novel(classes, clients).params.k == expected
+
+
+# --- a class mix per client -----------------------------------------------------------------------------------
+
+
+def test_mixes_have_the_moments_of_a_dirichlet_distribution_over_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+
+    def recorded(mixes: np.ndarray, *rest: Any) -> np.ndarray:
+        drawn.append(mixes)
+        return draw_by_mix(mixes, *rest)
+
+    monkeypatch.setattr("fedwild.data.partitions.mixes.draw_by_mix", recorded)
+    deal("class-mix", np.repeat(np.arange(3), [1000, 1000, 4000]), 6000, beta=0.5)
+    # Concentrations 0.25, 0.25 and 1, which add up to 1.5: mean a / 1.5, variance mean (1 - mean) / (1.5 + 1).
+    mean = np.array([0.25, 0.25, 1.0]) / 1.5
+    assert drawn[0].sum(1) == pytest.approx(np.ones(6000))
+    assert drawn[0].mean(0) == pytest.approx(mean, abs=0.02)
+    assert drawn[0].var(0) == pytest.approx(mean * (1 - mean) / 2.5, abs=0.01)
+
+
+def test_clients_of_equal_size_follow_their_own_mixes() -> None:
+    # Mixes that use up every class exactly, so that no client needs to draw again often.
+    mixes = np.array([[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.2, 0.1, 0.7]])
+    counts = draw_by_mix(mixes, np.ones(3), np.array([9000, 9000, 9000]), rng())
+    assert counts.sum(1).tolist() == counts.sum(0).tolist() == [9000] * 3
+    assert np.abs(counts / 9000 - mixes).max() < 0.02
+
+
+def test_a_class_that_several_clients_want_is_shared_and_the_rest_is_drawn_from_other_classes() -> None:
+    wanted = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    counts = draw_by_mix(wanted, np.ones(3), np.array([300, 300, 300]), rng())
+    assert counts.sum(1).tolist() == counts.sum(0).tolist() == [300] * 3
+    # The hypergeometric split of 300 samples between two clients has a deviation of 6.1.
+    assert abs(counts[0, 0] - 150) < 30
+    assert counts[2].tolist() == [0, 0, 300]
+    assert counts[0, 1] + counts[1, 1] == 300
+
+
+@pytest.mark.parametrize("beta", [1e-6, 0.001, 0.1, 100.0])
+def test_class_mixes_are_complete_for_every_beta(beta: float) -> None:
+    labels = np.repeat(np.arange(20), 50)
+    parts = deal("class-mix", labels, 10, beta=beta)
+    assert_complete(parts, labels, 10)
+    assert {len(part) for part in parts} == {100}
+    held = np.mean([len(np.unique(labels[part])) for part in parts])
+    assert held < 6 if beta < 0.01 else held > 6
+
+
+def test_client_mixes_and_class_shares_are_different_partitions() -> None:
+    """With many clients, a Dirichlet draw per class leaves some without samples; a mix per client does not."""
+    labels = np.repeat(np.arange(3), 400)
+    shares = deal("dirichlet", labels, 60, beta=0.05, min_samples=0, balance=False)
+    mixes = deal("class-mix", labels, 60, beta=0.05)
+    assert min(map(len, shares)) == 0
+    assert {len(part) for part in mixes} == {20}
+
+
+# --- the partition of the pool --------------------------------------------------------------------------------
+
+
+def test_novel_samples_can_have_a_partition_of_their_own() -> None:
+    dataset, data = toy(), DataSettings(known=2, novel=2, validation=0.0)
+    plain = make_split(dataset, data, "iid", {}, 4)
+    mixed = make_split(dataset, data, "iid", {}, 4, pool_partition=make_partition("classes", {"k": 1}))
+    labels = dataset.y_train.numpy()
+    for before, after in zip(plain.clients, mixed.clients, strict=True):
+        assert before.train.tolist() == after.train.tolist()
+        assert len(np.unique(labels[before.unlabelled])) == 2
+        assert len(np.unique(labels[after.unlabelled])) == 1
+
+
+def test_the_section_of_the_pool_is_complete_and_spelt_out() -> None:
+    settings = pool_partition_settings({"name": "dirichlet:0.1"})
+    assert settings.model_dump() == {"name": "dirichlet", "beta": 0.1, "min_samples": 10, "balance": True}
+    assert pool_partition_settings(settings.model_dump()) == settings
+    assert pool_partition_settings({}).name is None
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"beta": 0.1}, "pool_partition.name is missing: beta set without naming the partition."),
+        ({"name": "iid", "beta": 1.0}, "pool_partition.beta = 1.0 is not a setting of partition 'iid'."),
+        ({"name": "dirichlet", "beta": -1}, "pool_partition.beta = -1 is not allowed"),
+        ({"name": "dirichlett"}, "partition 'dirichlett' is not known. Did you mean 'dirichlet'"),
+    ],
+)
+def test_problems_of_the_pool_section_name_its_keys(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        pool_partition_settings(table)
 
 
 def test_a_section_with_a_short_form_is_spelt_out() -> None:

@@ -48,6 +48,7 @@ def test_toml_keeps_every_section() -> None:
             "score": {"name": "energy", "temperature": 0.3},
             "objective": {"name": "ce", "label_smoothing": 0.1},
             "partition": {"name": "classes", "k": 3},
+            "pool_partition": {"name": "dirichlet", "beta": 0.1},
             "federation": {"participation": 0.25, "arrivals": {"client-01": 3}},
             "evaluation": {"every": 0, "accept": 0.9},
             "engine": {"workers": 3, "max_reply_mb": 0.5},
@@ -159,6 +160,7 @@ def test_resolving_does_not_change_the_layers() -> None:
         ("method", {"name": "fedavg", "rounds": 3, "lr": 0.7}, "local-only"),
         ("model", {"name": "mlp", "hidden": [3]}, "simple-cnn"),
         ("partition", {"name": "classes", "k": 3}, "iid"),
+        ("pool_partition", {"name": "classes", "k": 3}, "iid"),
         ("score", {"name": "energy", "temperature": 3.0}, "msp"),
     ],
 )
@@ -183,6 +185,14 @@ def test_a_flag_can_name_the_network_whose_settings_are_in_the_file() -> None:
     config = configure({"model": {"hidden": [8]}}, model="mlp")
     assert config.model is not None
     assert config.model.table() == {"name": "mlp", "hidden": [8]}
+
+
+def test_only_a_given_pool_partition_is_part_of_the_table() -> None:
+    plain, given = configure(), configure(settings=["pool_partition.name=class-mix:0.3"])
+    assert "pool_partition" not in plain.table()
+    assert given.table()["pool_partition"] == {"name": "class-mix", "beta": 0.3}
+    assert plain.digest() != given.digest()
+    assert given.partition == plain.partition
 
 
 def test_a_short_partition_in_a_flag_overrides_that_of_the_file() -> None:
@@ -245,7 +255,7 @@ def test_a_seed_of_63_bits_is_allowed(seed: int) -> None:
     assert resolve({"seed": seed}).seed == seed
 
 
-@pytest.mark.parametrize("section", ["data", "partition", "method", "model", "score", "engine"])
+@pytest.mark.parametrize("section", ["data", "partition", "pool_partition", "method", "model", "score", "engine"])
 @pytest.mark.parametrize("value", [3, "x", [1], True])
 def test_a_section_that_is_not_a_table_is_rejected(section: str, value: Any) -> None:
     (sentence,) = problems({section: value})

@@ -104,6 +104,10 @@ def test_default_folder_of_a_site_follows_xdg(monkeypatch: pytest.MonkeyPatch, t
     ("options", "sentence"),
     [
         (["--set", "data.name=digits"], "data.name = 'digits' is not allowed here: the sites have the data"),
+        (
+            ["--set", "pool_partition.name=iid"],
+            "pool_partition.name = 'iid' is not allowed here: every site has its own data.",
+        ),
         (["--set", "partition.name=iid"], "partition.name = 'iid' is not allowed here: every site has its own data."),
         (["--listen", "0.0.0.0:18443"], "engine.listen = '0.0.0.0:18443' without TLS is not allowed"),
         (["--listen", "nowhere"], "engine.listen = 'nowhere' is not allowed: write HOST:PORT"),

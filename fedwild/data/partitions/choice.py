@@ -13,6 +13,7 @@ from fedwild.core.settings import Settings, unknown_key, validate
 from fedwild.data.dataset import Dataset
 from fedwild.data.partitions.base import PARTITIONS, Partition
 
+POOL = "pool_partition"
 _ABBREVIATIONS = (
     (re.compile(r"#?c=?(\d+)", re.IGNORECASE), "classes"),
     (re.compile(r"dir(?:ichlet)?=?(\d*\.?\d+)", re.IGNORECASE), "dirichlet"),
@@ -36,6 +37,14 @@ class PartitionSettings(Settings):
         return {key: value for key, value in (self.model_extra or {}).items() if value is not None}
 
 
+class PoolPartitionSettings(PartitionSettings):
+    """How samples of novel classes are divided among clients. The other settings depend on the partition."""
+
+    name: str | None = Field(
+        None, description="See `fedwild list partitions`; also short forms. Default: that of the labelled samples."
+    )
+
+
 def partition_settings(table: Mapping[str, Any]) -> PartitionSettings:
     """Return the validated settings of a [partition] section, with short forms spelt out."""
     given = validate(PartitionSettings, table, "partition")
@@ -46,10 +55,28 @@ def partition_settings(table: Mapping[str, Any]) -> PartitionSettings:
         if wrong:
             raise UserError(*wrong)
         return given
-    name, params = parse_partition(given.name)
-    params |= given.params
+    name, params = spelt_out(given)
     make_partition(name, params)
     return PartitionSettings(name=name, **params)
+
+
+def pool_partition_settings(table: Mapping[str, Any]) -> PoolPartitionSettings:
+    """Return the validated settings of a [pool_partition] section, complete and with short forms spelt out."""
+    given = validate(PoolPartitionSettings, table, POOL)
+    if given.name is None:
+        if given.params:
+            keys = ", ".join(given.params)
+            raise UserError(f"{POOL}.name is missing: {keys} set without naming the partition.")
+        return given
+    name, params = spelt_out(given)
+    return PoolPartitionSettings(name=name, **make_partition(name, params, POOL).params.model_dump())
+
+
+def spelt_out(given: PartitionSettings) -> tuple[str, dict[str, Any]]:
+    """Return the name and the settings of a partition that has a name."""
+    assert given.name is not None
+    name, params = parse_partition(given.name)
+    return name, params | given.params
 
 
 def choose_partition(dataset: Dataset, text: str | None, params: Mapping[str, Any]) -> Partition:
@@ -58,18 +85,19 @@ def choose_partition(dataset: Dataset, text: str | None, params: Mapping[str, An
     return make_partition(name, {**parsed, **params})
 
 
-def make_partition(name: str, params: Mapping[str, Any]) -> Partition:
+def make_partition(name: str, params: Mapping[str, Any], section: str = "partition") -> Partition:
     """Return a partition with validated settings; settings of other partitions are rejected."""
     allowed = PARTITIONS.get(name).Params.model_fields
     wrong = [
-        f"partition.{key} = {value!r} is not a setting of partition {name!r}.{suggest(key, allowed)} "
+        f"{section}.{key} = {value!r} is not a setting of partition {name!r}.{suggest(key, allowed)} "
         f"Allowed here: {', '.join(allowed) or 'nothing'}."
         for key, value in params.items()
         if key not in allowed
     ]
     if wrong:
         raise UserError(*wrong)
-    return PARTITIONS.make(name, params)
+    cls = PARTITIONS.get(name)
+    return cls(validate(cls.Params, params, section))
 
 
 def parse_partition(text: str) -> tuple[str, dict[str, Any]]:

@@ -11,6 +11,7 @@ from fedwild.core.defaults import DEFAULT_WELCOME
 from fedwild.core.names import UNKNOWN_NAME
 from fedwild.core.text import count, cut, duration, size
 from fedwild.core.toml import dump_toml, toml_value
+from fedwild.data.partitions import POOL
 from fedwild.display.figures import epsilon_text, figure_text, shown_figures
 from fedwild.lifecycle.welcome import welcome_settings
 from fedwild.methods import METHODS
@@ -112,6 +113,8 @@ def names_line(names: tuple[str, ...]) -> str:
 def clients_line(facts: Facts) -> str:
     number = max(len(facts.split.clients) if facts.split is not None else 0, len(facts.history.clients))
     partition = "" if facts.at_sites else f", partition {part_line(facts.table.get('partition', {}))}"
+    if facts.table.get(POOL):
+        partition += f", pool partition {part_line(facts.table[POOL])}"
     share = facts.table.get("federation", {}).get("participation", 1.0)
     participation = "" if share == 1.0 else f", {100 * share:g} % take part in each round"
     names = facts.split.newcomers if facts.split is not None else ()
