@@ -463,7 +463,10 @@ def test_macc_finds_the_number_that_neither_merges_nor_splits_known_classes(nove
 
 def test_of_equally_accurate_numbers_the_one_with_the_best_separated_clusters_is_taken() -> None:
     axes = np.eye(7)
-    pool = Clusters(np.repeat(axes[3:], 5, axis=0) + 0.01 * np.random.default_rng(0).normal(size=(20, 7)), np.ones(20))
+    pool = Clusters(
+        np.repeat(axes[3:], 5, axis=0) + 0.01 * np.random.default_rng(0).normal(size=(20, 7)),
+        np.ones(20, dtype=np.int64),
+    )
 
     class Made(MaxAccuracy):
         def cluster(self, mixed: Any, number: int, rng: Rng) -> Ints:
