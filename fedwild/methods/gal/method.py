@@ -167,6 +167,7 @@ class GAL(FedAvg, Discovers):
             "all_accuracy": joint.all,
             "forgetting": forgetting(before, joint.old),
             "number_found": float(len(server.classes.novel)),
+            "number_found_last": float(counts[-1].number),
             "number_true": float(len(novel)),
             "known_accuracy_told": closed_accuracy(logits[old, :known], truth[old]),
             "novel_accuracy_told": hungarian_accuracy(apart, truth[~old]),

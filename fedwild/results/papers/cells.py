@@ -16,8 +16,8 @@ class Measure:
     """Which figures of a run's result correspond to the paper's figure, and how to combine them."""
 
     figures: tuple[str, ...]
-    join: Literal["mean", "largest"] = "mean"
-    """The mean of the figures, or the largest of those that the result has."""
+    join: Literal["mean", "largest", "relative-error"] = "mean"
+    """The mean of the figures, the largest of those that the result has, or how far the first is from the second."""
     weights: tuple[float, ...] = ()
     """The weights of the figures in the mean; equal if empty."""
     part: str | None = None
@@ -41,11 +41,13 @@ class Measure:
     def _joined(self, metrics: Mapping[str, float | None]) -> float:
         there = [name for name in self.figures if name in metrics]
         absent = [name for name in self.figures if name not in metrics]
-        if absent and (self.join == "mean" or not there):
+        if absent and (self.join != "largest" or not there):
             raise unknown_name("figure of the run", absent[0], metrics)
         values = [math.nan if (value := metrics[name]) is None else value for name in there]
         if any(math.isnan(value) for value in values):
             return math.nan
+        if self.join == "relative-error":
+            return abs(values[0] / values[1] - 1)
         return max(values) if self.join == "largest" else _mean(values, self.weights)
 
 
@@ -75,6 +77,10 @@ class Cell:
     """For `fedwild.runs.config.resolve`; None if fedwild has no such run."""
     waiting: str | None
     """What is missing to run the cell here: 'method: ...', 'data: ...' or 'figure: ...'."""
+    seeds: tuple[int, ...] = ()
+    """The seeds of the paper; empty if it does not state them."""
+    parts: tuple[Cell, ...] = ()
+    """The cells whose runs give this one's figure, as a mean; empty if it has its own run."""
 
 
 @dataclass(frozen=True)

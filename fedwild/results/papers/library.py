@@ -2,14 +2,16 @@
 
 Each paper is a folder: `paper.toml`, which names its tables in order, and a file for each table. A table has one
 block of figures, or several under `blocks` (see `figures_of`). Paper, table and block can each set `settings`,
-`measure`, `unit` and `waiting` for all their cells. Under `keys` they set the same for cells where a key has a certain
-value, with the settings inline. Later layers override earlier ones: paper, table, block, values of keys.
+`measure`, `unit`, `seeds`, `mean_of` and `waiting` for all their cells. Under `keys` they set the same for cells where
+a key has a certain value, with the settings inline. Later layers override earlier ones: paper, table, block, values of
+keys. A cell with `mean_of` is the mean over the cells that have these values of keys (`*`: any), and its other keys.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from itertools import product
@@ -25,10 +27,11 @@ from fedwild.runs.config import NAMED
 NAMES = ("fedov", "fedpd", "fedoss", "gal", "gains")
 Layer = Mapping[str, Any]
 # The keys of a layer that are not settings.
-NOT_SETTINGS = ("measure", "unit", "waiting")
+NOT_SETTINGS = ("measure", "unit", "waiting", "seeds", "mean_of")
 # Figures of a run are shares.
 FACTORS = {"%": 100.0}
 ILLEGIBLE = "?"
+ANY = "*"
 
 
 def papers() -> list[Paper]:
@@ -69,6 +72,7 @@ def _paper(name: str) -> Paper:
 def _table(paper: str, id: str) -> Table:
     above, file = _read(paper, "paper"), _read(paper, id)
     cells: list[Cell] = []
+    means: list[dict[str, str] | None] = []
     illegible: list[dict[str, str]] = []
     for block in file.get("blocks", [file]):
         levels = [above, file] if block is file else [above, file, block]
@@ -76,7 +80,10 @@ def _table(paper: str, id: str) -> Table:
             if figure == ILLEGIBLE:
                 illegible.append(keys)
             else:
-                cells.append(_cell(keys, figure, levels))
+                layers = layers_of(levels, keys)
+                cells.append(_cell(keys, figure, layers))
+                means.append(last_of(layers, "mean_of", None))
+    single = [cell for cell, mean in zip(cells, means, strict=True) if mean is None]
     return Table(
         paper=paper,
         id=id,
@@ -84,15 +91,14 @@ def _table(paper: str, id: str) -> Table:
         caption=file["caption"],
         spread=file.get("spread", above.get("spread", "")),
         note=_paragraph(file.get("note", "")),
-        cells=tuple(cells),
+        cells=tuple(mean_cell(cell, mean, single) if mean else cell for cell, mean in zip(cells, means, strict=True)),
         illegible=tuple(illegible),
     )
 
 
-def _cell(keys: dict[str, str], figure: str, levels: list[Layer]) -> Cell:
-    layers = layers_of(levels, keys)
+def _cell(keys: dict[str, str], figure: str, layers: list[Layer]) -> Cell:
     value, deviation = value_and_deviation(figure)
-    unit, settings, waiting = unit_of(layers), settings_of(layers), waiting_of(layers)
+    unit, settings, waiting = last_of(layers, "unit", "%"), settings_of(layers), waiting_of(layers)
     return Cell(
         keys=keys,
         value=value,
@@ -101,7 +107,16 @@ def _cell(keys: dict[str, str], figure: str, levels: list[Layer]) -> Cell:
         measure=measure_of(layers, unit),
         settings=None if waiting else settings,
         waiting=waiting or missing_data(settings),
+        seeds=tuple(last_of(layers, "seeds", ())),
     )
+
+
+def mean_cell(cell: Cell, mean: Mapping[str, str], cells: Iterable[Cell]) -> Cell:
+    """Return a cell as the mean over those cells that have the keys in `mean`, and its other keys."""
+    wanted = {**cell.keys, **mean}
+    parts = tuple(one for one in cells if all(wanted[key] in (ANY, value) for key, value in one.keys.items()))
+    waiting = dict.fromkeys(reason for part in parts if part.waiting for reason in part.waiting.split("; "))
+    return replace(cell, settings=None, waiting="; ".join(waiting) or None, parts=parts)
 
 
 def _paragraph(text: str) -> str:
@@ -129,9 +144,9 @@ def settings_of(layers: Iterable[Layer]) -> dict[str, Any]:
     return merge(*settings, named=NAMED)
 
 
-def unit_of(layers: Iterable[Layer]) -> str:
-    """Return the last unit of the layers, or per cent."""
-    return ["%", *(layer["unit"] for layer in layers if "unit" in layer)][-1]
+def last_of(layers: Iterable[Layer], key: str, default: Any) -> Any:
+    """Return the last value of a key in the layers, or the default."""
+    return [default, *(layer[key] for layer in layers if key in layer)][-1]
 
 
 def measure_of(layers: Iterable[Layer], unit: str) -> Measure | None:

@@ -31,6 +31,10 @@ def with_generated(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     return {**settings, "data": data}, stand_ins
 
 
+# Settings that only fit the paper's network: where samples are mixed, and a fixed cosine below which they are novel.
+NETWORK_SETTINGS = {"objective": ("mix_after",), "method": ("novelty", "r")}
+
+
 def with_stand_in(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
     """Return the settings with available data, and a text that says what changed; None if nothing did.
 
@@ -61,10 +65,11 @@ def _on_digits(settings: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
     if "newcomers" in data:
         data["newcomers"] = {name: _newcomer(given) for name, given in data["newcomers"].items()}
     changed: dict[str, Any] = {**settings, "data": data}
-    # The default network, which suits small images. It has other stages to mix after.
+    # The default network, which suits small images.
     changed.pop("model", None)
-    if "mix_after" in settings.get("objective", {}):
-        changed["objective"] = {key: value for key, value in settings["objective"].items() if key != "mix_after"}
+    for section, keys in NETWORK_SETTINGS.items():
+        if section in settings:
+            changed[section] = {key: value for key, value in settings[section].items() if key not in keys}
     if len(names) > 1:
         changed["partition"] = {"name": "iid"}
         changed["federation"] = {**settings.get("federation", {}), "clients": len(names)}

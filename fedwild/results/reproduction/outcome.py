@@ -25,7 +25,7 @@ class Outcome:
 
     entry: Entry
     values: tuple[float, ...]
-    """The value of each finished run, in the paper's unit."""
+    """The value of each seed whose runs are finished, in the paper's unit."""
     problem: str | None
     """Why there is no figure."""
 
@@ -83,10 +83,14 @@ def _outcome(entry: Entry, results: dict[Any, dict[str, Any] | None], failures: 
     if measure is None:
         return Outcome(entry, (), "a run has no such figure")
     done = [result for run in entry.runs if (result := results[run.folder]) is not None]
+    by_seed: dict[int, list[dict[str, Any] | None]] = {}
+    for run in entry.runs:
+        by_seed.setdefault(run.config.seed, []).append(results[run.folder])
     if entry.stand_in and measure.part and any(measure.part not in result["by"] for result in done):
         return Outcome(entry, (), f"{measure.part} is missing")
     try:
-        values = tuple(value for result in done if not math.isnan(value := measure.of(result)))
+        means = (statistics.fmean(map(measure.of, found)) for seed in by_seed.values() if (found := _complete(seed)))
+        values = tuple(value for value in means if not math.isnan(value))
     except UserError as error:
         return Outcome(entry, (), str(error))
     if values:
@@ -94,6 +98,11 @@ def _outcome(entry: Entry, results: dict[Any, dict[str, Any] | None], failures: 
     failed = [str(failures[run.label]) for run in entry.runs if run.label in failures]
     reason = f"failed: {failed[0]}" if failed else "undefined" if done else "not run yet"
     return Outcome(entry, (), reason)
+
+
+def _complete(results: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
+    """Return the results of a seed's runs; none if a run is not finished, since the mean is over all of them."""
+    return [result for result in results if result is not None] if None not in results else []
 
 
 def result_table(plan: Plan, outcomes: list[Outcome]) -> ResultTable:
@@ -114,7 +123,7 @@ def _figures(outcome: Outcome) -> tuple[Shown, Shown, Shown]:
         reason = _short(outcome.problem or "")
         return paper, Shown(reason, values=(("", None), ("deviation", None))), Shown("", values=(("", None),))
     mark = STAND_IN if outcome.entry.stand_in else ""
-    done, runs = len(outcome.values), len(outcome.entry.runs)
+    done, runs = len(outcome.values), len({run.config.seed for run in outcome.entry.runs})
     mark += f" ({done} of {runs})" if done < runs else ""
     ours = Shown(
         f"{_number(outcome.mean)}{_spread(outcome.deviation)}{unit}{mark}",

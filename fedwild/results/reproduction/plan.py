@@ -26,6 +26,8 @@ class Entry:
     runs: tuple[Planned, ...] = ()
     stand_in: str | None = None
     """Which data replaces the paper's."""
+    members: tuple[Entry, ...] = ()
+    """The entries that have the runs, if the cell is a mean over others."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def plan(
 ) -> Plan:
     """Return every cell with its runs, all settings checked. Folders are named by their settings, so tables share runs.
 
-    Without seeds, each cell uses the seed of its settings. `stand_in` replaces missing data by other data. `settings`
+    Without seeds, each cell uses those of the paper, or else the seed of its settings. `stand_in` replaces missing data by other data. `settings`
     override the paper's and the scale.
     """
     layers = setting_layers(settings)
@@ -81,6 +83,8 @@ def plan(
 def _entry(
     cell: Cell, out: Path, scale: float, seeds: Sequence[int], stand_in: bool, layers: list[Mapping[str, Any]]
 ) -> Entry:
+    if cell.parts:
+        return _mean(cell, tuple(_entry(part, out, scale, seeds, stand_in, layers) for part in cell.parts))
     settings, others = cell.settings, None
     if settings is None or (cell.waiting is not None and not stand_in):
         return Entry(cell)
@@ -95,8 +99,16 @@ def _entry(
     except UserError as error:
         where = ", ".join(f"{key}={value}" for key, value in cell.keys.items())
         raise UserError(*(f"{where}: {problem}" for problem in error.problems)) from None
-    configs = [resolve(config.table(), {"seed": seed}) for seed in seeds] or [config]
+    configs = [resolve(config.table(), {"seed": seed}) for seed in seeds or cell.seeds] or [config]
     return Entry(cell, tuple(_planned(config, out) for config in configs), "; ".join(instead) or None)
+
+
+def _mean(cell: Cell, members: tuple[Entry, ...]) -> Entry:
+    """Return the entry of a mean; it has runs only if all members have some."""
+    if not all(member.runs for member in members):
+        return Entry(cell)
+    instead = dict.fromkeys(member.stand_in for member in members if member.stand_in)
+    return Entry(cell, tuple(run for member in members for run in member.runs), "; ".join(instead) or None, members)
 
 
 def _planned(config: Config, out: Path) -> Planned:
@@ -109,10 +121,10 @@ def _planned(config: Config, out: Path) -> Planned:
 def _labelled(entries: Sequence[Entry]) -> list[Entry]:
     """Label runs by what all their cells have in common, such as 'mnist, c2, fedov, seed 0'."""
     common: dict[Path, dict[str, str]] = {}
-    for entry in entries:
-        for run in entry.runs:
-            before = common.setdefault(run.folder, dict(entry.cell.keys))
-            common[run.folder] = {key: value for key, value in before.items() if entry.cell.keys.get(key) == value}
+    for one in (one for entry in entries for one in entry.members or [entry]):
+        for run in one.runs:
+            before = common.setdefault(run.folder, dict(one.cell.keys))
+            common[run.folder] = {key: value for key, value in before.items() if one.cell.keys.get(key) == value}
     labels = {folder: _label(keys) for folder, keys in common.items()}
     return [replace(entry, runs=tuple(_with_label(run, labels) for run in entry.runs)) for entry in entries]
 

@@ -408,6 +408,7 @@ def test_classes_of_later_stages_do_not_count_yet() -> None:
     server = server_with(1, stages=2)
     metrics = gal_method().measure(server, outcome(server, true, logits, [0, 1, 0, 0], stages))
     assert (metrics["novel_accuracy"], metrics["all_accuracy"], metrics["number_true"]) == (0.5, 0.75, 2.0)
+    assert (metrics["number_found"], metrics["number_found_last"]) == (1.0, 0.0)
 
 
 def test_before_a_discovery_there_are_no_metrics() -> None:

@@ -163,6 +163,19 @@ def test_gal_mean_errors_match_its_estimates(name: str) -> None:
         assert 100 * sum(errors) / len(errors) == pytest.approx(mean, abs=0.06)
 
 
+def test_gal_numbers_of_table_2_are_the_estimates_of_table_11() -> None:
+    novel = {
+        "1": {"cifar-100": "20", "tiny-imagenet": "30", "imagenet-subset": "15"},
+        "2": {"cifar-100": "10", "tiny-imagenet": "20", "imagenet-subset": "5"},
+    }
+    cells = papers.table("gal/table2").only({"accuracy": "number"}).cells
+    assert len(cells) == 2 * 9 * 3
+    for cell in cells:
+        data = cell.keys["data"]
+        known = {"estimator": cell.keys["estimator"], "data": data, "novel": novel[cell.keys["stage"]][data]}
+        assert cell.value == the_cell("gal/table11", **known).value
+
+
 @pytest.mark.parametrize(("name", "misprints"), [("gains/table1", 11), ("gains/table2", 1), ("gains/table3", 1)])
 def test_gains_global_accuracy_is_the_measured_mean_except_where_the_notes_say_so(name: str, misprints: int) -> None:
     sides: dict[tuple[str, ...], dict[str, Cell]] = {}

@@ -181,8 +181,31 @@ def test_data_with_a_generated_stand_in_is_not_missing(tmp_path: Path, monkeypat
 
 
 def test_a_figure_that_no_run_has_is_missing() -> None:
-    assert waiting("fedov/table16", data="mnist", known="average", method="proser-dd") == "figure: the mean of ten runs"
     assert waiting("gains/table5", method="gains", figure="rounds").startswith("figure: rounds until convergence")
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "parts"),
+    [
+        ("gal/table11", {"estimator": "ppm", "accuracy": "error"}, 15),
+        ("gal/table12", {"estimator": "ppm", "accuracy": "error"}, 12),
+        ("fedov/table16", {"data": "mnist", "known": "average", "method": "proser-dd"}, 10),
+    ],
+)
+def test_a_mean_has_the_cells_that_it_is_over(name: str, keys: dict[str, str], parts: int) -> None:
+    cell = the_cell(name, **keys)
+    assert len(cell.parts) == parts
+    same = {key: value for key, value in cell.keys.items() if key in ("estimator", "method")}
+    assert all(same.items() <= part.keys.items() and not part.parts for part in cell.parts)
+    assert cell.settings is None
+    reasons = {reason for part in cell.parts for reason in (part.waiting or "").split("; ")}
+    assert set((cell.waiting or "").split("; ")) == reasons
+
+
+def test_the_gal_tables_have_the_seeds_of_the_paper() -> None:
+    assert the_cell("gal/table1", method="gal", data="cifar-100", accuracy="all").seeds == (2023, 2024, 2025)
+    assert the_cell("gal/table7", method="gal", seed="2024", accuracy="all").seeds == (2024,)
+    assert the_cell("fedov/table1", data="mnist", partition="c2", method="fedov").seeds == ()
 
 
 def test_what_is_missing_is_a_method_data_or_a_figure() -> None:

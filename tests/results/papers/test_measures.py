@@ -32,6 +32,12 @@ def test_the_largest_figure_that_the_run_has() -> None:
     assert Measure(("top_1", "top_2", "top_3"), join="largest").of(RESULT) == 0.4
 
 
+def test_the_error_of_a_number_is_relative_to_the_true_one() -> None:
+    estimated = {"metrics": {"found": 12.0, "true": 16.0}, "by": {}}
+    assert Measure(("found", "true"), join="relative-error", factor=100).of(estimated) == 25
+    assert Measure(("true", "found"), join="relative-error").of(estimated) == pytest.approx(1 / 3)
+
+
 def test_one_domain_and_mean_and_deviation_over_all() -> None:
     assert Measure(("auroc",), part="svhn").of(RESULT) == 0.5
     assert Measure(("auroc",), over="mean", factor=100).of(RESULT) == pytest.approx(70)
@@ -52,5 +58,7 @@ def test_a_figure_or_domain_that_the_run_lacks_is_rejected() -> None:
         Measure(("auroq",)).of(RESULT)
     with pytest.raises(UserError, match="figure of the run 'best' is not known"):
         Measure(("best",), join="largest").of(RESULT)
+    with pytest.raises(UserError, match="figure of the run 'best' is not known"):
+        Measure(("known", "best"), join="relative-error").of(RESULT)
     with pytest.raises(UserError, match="domain or client of the run 'mnist-m' is not known"):
         Measure(("auroc",), part="mnist-m").of(RESULT)

@@ -15,7 +15,7 @@ from fedwild.data import choose_classes
 from fedwild.models import build
 from fedwild.results import papers
 from fedwild.results.papers import Cell
-from fedwild.results.papers.library import Layer, layers_of, measure_of, settings_of, unit_of, waiting_of
+from fedwild.results.papers.library import Layer, last_of, layers_of, measure_of, settings_of, waiting_of
 from fedwild.runs.config import resolve
 from tests.results.papers.shelf import CELLS, TABLES, the_cell
 
@@ -158,6 +158,17 @@ def test_another_estimator_does_not_inherit_settings() -> None:
     assert settings("gal/table7", method="gal", seed="2023", accuracy="all")["estimator"] == {"name": "ppm"}
 
 
+def test_gal_tables_have_the_partition_the_threshold_and_the_correction_of_the_paper() -> None:
+    cell = {"method": "gal", "data": "cifar-100", "accuracy": "all"}
+    plain, skewed = settings("gal/table1", **cell), settings("gal/table6", **cell)
+    assert plain["partition"] == {"name": "class-mix", "beta": 0.1}
+    assert (plain["method"]["novelty"], plain["method"]["r"]) == ("fixed", 0.5)
+    # The stronger skew is that of the pool alone.
+    assert skewed == {**plain, "pool_partition": {"name": "class-mix", "beta": 0.001}}
+    scaffold = settings("gal/table3", correction="scaffold", **cell)["correction"]
+    assert scaffold == {"name": "scaffold", "strength": 1.0}
+
+
 # --- merging layers ------------------------------------------------------------------------------------------
 
 
@@ -172,8 +183,8 @@ def test_later_layers_override_and_tables_are_merged() -> None:
         "method": {"epochs": 5, "name": "fedavg"},
         "seed": 3,
     }
-    assert unit_of(layers) == "h"
-    assert unit_of(layers[:1]) == "%"
+    assert last_of(layers, "unit", "%") == "h"
+    assert last_of(layers[:1], "unit", "%") == "%"
 
 
 def test_a_component_with_another_name_does_not_inherit_settings() -> None:

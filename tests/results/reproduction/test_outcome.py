@@ -81,6 +81,21 @@ def test_a_figure_that_is_undefined_for_all_seeds_is_called_undefined(made: Plan
     assert "undefined" in markdown_text(result_table(made, [outcome]))
 
 
+def test_a_mean_is_over_all_runs_of_a_seed(made: Plan, tmp_path: Path) -> None:
+    cell = replace(made.entries[0].cell, parts=(made.entries[0].cell,) * 2)
+    # Another run of seed 1, so that the mean of this seed is over two runs, and one of seed 9, which is not finished.
+    twin = replace(made.runs[1], folder=made.runs[0].folder)
+    missing = plan(made.table, tmp_path, 0.01, [9], stand_in=True).runs[0]
+    put(made, 0.25, 0.5)
+    for runs, values in (
+        ([*made.runs, twin], (25.0, 37.5)),
+        ([*made.runs, replace(twin, folder=missing.folder)], (25.0,)),
+    ):
+        (outcome,) = outcomes_of(replace(made, entries=(replace(made.entries[0], cell=cell, runs=tuple(runs)),)), {})
+        assert outcome.values == values
+    assert "(1 of 2)" in markdown_text(result_table(made, [outcome]))
+
+
 def test_missing_and_failed_runs_are_distinguished(made: Plan, tmp_path: Path) -> None:
     later = plan(made.table, tmp_path, 0.01, [9], stand_in=True)
     (waiting,) = outcomes_of(later, {})

@@ -54,7 +54,20 @@ def test_a_cell_has_a_run_for_each_seed() -> None:
     assert entry.runs[0].folder.name.removesuffix("seed3") == entry.runs[1].folder.name.removesuffix("seed5")
 
 
-def test_the_default_seed_is_that_of_the_paper() -> None:
+def test_a_mean_has_the_runs_of_its_cells() -> None:
+    everything = planned("gal/table12", {"estimator": "ppm"}, seeds=[0, 1])
+    (mean,) = planned("gal/table12", {"estimator": "ppm", "accuracy": "error"}, seeds=[0, 1]).entries
+    (again,) = (entry for entry in everything.entries if entry.cell.parts)
+    assert [run.folder for run in mean.runs] == [run.folder for run in again.runs]
+    assert {run.folder for run in mean.runs} == {run.folder for run in everything.runs}
+    assert len(mean.runs) == 2 * 12
+    # Labels are those of the cells with the runs.
+    assert {run.label for run in mean.runs} == {run.label for run in everything.runs}
+
+
+def test_the_default_seeds_are_those_of_the_paper() -> None:
+    made = planned("gal/table1", {"data": "cifar-100", "method": "gal", "accuracy": "novel"})
+    assert [run.config.seed for run in made.runs] == [2023, 2024, 2025]
     made = planned("gal/table7", {"seed": "2024", "method": "gal", "accuracy": "novel"})
     assert {run.config.seed for run in made.runs} == {2024}
 
