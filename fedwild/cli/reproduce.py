@@ -27,7 +27,7 @@ def reproduce(
         Words, option("SHARE", "Factor for rounds, or for epochs if there is one round (default: 1).")
     ] = None,
     seeds: Annotated[
-        Words, option("N,N,...", "Seeds, such as 0,1,2; our figure is their mean (default: one seed).")
+        Words, option("N,N,...", "Seeds, such as 0,1,2; our figure is their mean (default: the paper's, or 0).")
     ] = None,
     stand_in: Annotated[
         bool, typer.Option("--stand-in", help="Replace missing data by other domains or the digits; marks the figures.")

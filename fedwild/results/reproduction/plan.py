@@ -71,8 +71,8 @@ def plan(
 ) -> Plan:
     """Return every cell with its runs, all settings checked. Folders are named by their settings, so tables share runs.
 
-    Without seeds, each cell uses those of the paper, or else the seed of its settings. `stand_in` replaces missing data by other data. `settings`
-    override the paper's and the scale.
+    Without seeds, each cell uses those of the paper, or else the seed of its settings. `stand_in` replaces missing data
+    by other data. `settings` override the paper's and the scale.
     """
     layers = setting_layers(settings)
     changed = tuple(settings) if not isinstance(settings, Mapping) else (json.dumps(settings),)
