@@ -40,10 +40,15 @@ class AveragingRounds(Summable, Protected, Phase):
 
     def train(self, model: Network, payload: Payload, client: Client, rng: Rng, own: Descent | None = None) -> Payload:
         """Train a model on the client's own data and return the reply."""
-        params, correction = self.params.in_round(client.step.round), self.client_correction(client, model, payload)
-        trained = train(model, client.train, params, self.objective, correction, rng, own or self.descent)
+        params, objective = self.in_round(client.step.round)
+        correction = self.client_correction(client, model, payload)
+        trained = train(model, client.train, params, objective, correction, rng, own or self.descent)
         sent = {"model": client.task.weights(model), **correction.after_training(trained.steps, params.lr)}
         return Payload.of({"samples": len(client.train), **trained.info()}, **sent)
+
+    def in_round(self, round_: int) -> tuple[RoundTraining, Objective]:
+        """Return how clients train in a round of the phase, counted from 0, and their loss."""
+        return self.params.in_round(round_), self.objective
 
     def client_correction(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:
         return self.correction.at_client(client, model, payload)

@@ -40,6 +40,12 @@ class FedPD(FedAvg):
         rounds: int = Field(100, ge=1, description="communication rounds")
         lr: float = Field(0.01, gt=0, description="learning rate")
         weight_decay: float = Field(5e-4, ge=0, description="L2 penalty inside the optimiser")
+        stages: Literal["one", "two"] = Field(
+            "one",
+            description="one: a loss in which open_weight weighs the open-set loss; two: the closed-set loss first, "
+            "then both losses at lr times open_weight (the paper); a single round has one stage",
+        )
+        closed_share: float = Field(0.7, gt=0, lt=1, description="share of the rounds in the first of two stages")
         start: Start = Field("shared", description=START)
         importance: Literal["grad*weight", "grad", "none"] = Field(
             "grad*weight", description="how much a weight matters to a loss (Eq. 4 and 5); none: no subnetworks"
@@ -101,6 +107,7 @@ class FedPD(FedAvg):
                 f"objective.name = {self.objective.name!r} is not allowed with method.importance = "
                 f"{p.importance!r}: it has no open-set loss. Use proser or outlier-aware."
             )
+        self.check_stages()
         if network is not None:
             frozen = [name for name, parameter in network.named_parameters() if not parameter.requires_grad]
             if frozen and p.rest == "zero" and p.importance != "none":
@@ -109,6 +116,14 @@ class FedPD(FedAvg):
                     "of the frozen weights to zero. Use method.rest = 'kept'."
                 )
             network.graph()
+
+    def check_stages(self) -> None:
+        objective = self.objective
+        if self.params.stages == "two" and not (objective.has_open_loss and objective.open_weight):
+            raise UserError(
+                f"method.stages = 'two' is not allowed with objective.name = {objective.name!r} and an open weight of "
+                f"{objective.open_weight:g}: the second stage needs an open-set loss. Use method.stages = 'one'."
+            )
 
     def phases(self) -> Sequence[Phase]:
         last = [Calibrate("calibrate", 1, self)] if self.params.calibrate else []
@@ -135,6 +150,14 @@ class FedPD(FedAvg):
     def has_own_norms(self, server: Server) -> bool:
         """Whether every client has its own batch-norm."""
         return is_chosen(self.params.norms, "local", server) and bool(norm_keys(server.state.group("model")))
+
+    def drop_own_weights(self, server: Server) -> None:
+        """Drop the clients' own weights and norms where all clients get the same."""
+        if not self.has_own_weights(server):
+            server.state.drop("masks")
+            server.state.drop("parts")
+        if not self.has_own_norms(server):
+            server.state.drop("norms")
 
     def request(self, server: Server, client: str) -> Payload:
         """Return what a client receives in either phase."""

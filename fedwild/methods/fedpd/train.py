@@ -6,23 +6,22 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from fedwild.aggregation.means import by_samples, equally
 from fedwild.contract import Client, Groups, Payload, Replies, Reply, Rng, Server
 from fedwild.core.bits import pack_bits, packed_spec, unpack_bits
 from fedwild.core.errors import BadReply
 from fedwild.methods.fedavg import AveragingRounds
+from fedwild.methods.fedpd.labels import compare_labels
 from fedwild.methods.fedpd.parts import SUBNETWORKS, Alignment, Disentangled, PartMeans, RunningMean, align, keep_order
+from fedwild.methods.fedpd.stages import closed_rounds, in_stage
 from fedwild.methods.fedpd.subnetworks import Importance, neuron_shares, subnetwork_size, top_mask, weight_names
 from fedwild.methods.own_start import starts_alone
 from fedwild.models.norms import norm_keys
+from fedwild.training import Objective, RoundTraining
 
 if TYPE_CHECKING:
     from fedwild.methods.fedpd.method import FedPD
-
-# The mean distance is about 0.13 for clients of fifty samples with random labels, and 0.45 for Dirichlet(0.5).
-MAX_LABEL_DISTANCE = 0.25
 
 
 class Train(AveragingRounds):
@@ -47,6 +46,12 @@ class Train(AveragingRounds):
             self.add_subnetworks(reply, importance)
         reply.info["labels"] = torch.bincount(client.train.y, minlength=len(client.classes)).tolist()
         return reply
+
+    def in_round(self, round_: int) -> tuple[RoundTraining, Objective]:
+        settings, objective = super().in_round(round_)
+        if self.params.stages == "one" or self.rounds == 1:
+            return settings, objective
+        return in_stage(settings, objective, round_ < closed_rounds(self.rounds, self.params.closed_share))
 
     def add_subnetworks(self, reply: Payload, importance: Importance) -> None:
         """Add the closed-set and the open-set subnetwork (Eq. 6 and 7) to a reply, as packed bits."""
@@ -83,8 +88,7 @@ class Train(AveragingRounds):
         return equally(reply) if self.params.average == "equal" else by_samples(reply)
 
     def merge(self, server: Server, replies: Replies) -> None:
-        if "alike" not in server.state.info:
-            self.compare_labels(server, replies)
+        self.compare_labels(server, replies)
         parts = PartMeans() if self.method.has_own_weights(server) else None
         aligned = self.align_replies(server, replies, parts)
         mean = self.method.aggregation.update(server, aligned, "model", self.weigh)
@@ -93,17 +97,23 @@ class Train(AveragingRounds):
         self.correction.merge(server, replies)
 
     def compare_labels(self, server: Server, replies: Replies) -> None:
-        """Decide, once per run, whether the clients' label distributions are similar, and log the consequence."""
-        counts = [reply.payload.info["labels"] for reply in replies if reply.samples]
-        if not counts:
+        """Decide whether the label distributions of all clients so far are similar, and log every change."""
+        counts = {reply.client: torch.tensor(reply.payload.info["labels"]) for reply in replies if reply.samples}
+        server.state.add("labels", counts)
+        so_far = server.state.group("labels")
+        if not so_far:
             return
-        distance = label_distance(torch.tensor(counts, dtype=torch.float64))
-        alike = distance <= MAX_LABEL_DISTANCE
+        distances = compare_labels(torch.stack([so_far[client] for client in sorted(so_far)]))
+        alike = distances.are_similar
+        if alike == server.state.info.get("alike"):
+            return
         server.state.info["alike"] = alike
+        self.method.drop_own_weights(server)
         if "auto" in (self.params.mean, self.params.norms):
             result = "similar" if alike else "different"
             models = "every client gets its own model" if alike else "all clients get the same model"
-            server.note(f"the clients' label distributions are {result} (distance {distance:.2f}): {models}")
+            distance = f"distance {distances.found:.2f}, by chance {distances.by_chance:.2f}"
+            server.note(f"the clients' label distributions are {result} ({distance}): {models}")
 
     def align_replies(self, server: Server, replies: Replies, parts: PartMeans | None) -> Iterator[Reply]:
         """Yield the replies of clients with samples, their neurons in a common order."""
@@ -143,14 +153,3 @@ class Train(AveragingRounds):
         chosen = givers[self.params.target % len(givers)] if givers else None
         models = (Disentangled.from_payload(reply.payload) for reply in replies if reply.client == chosen)
         return chosen, next(models, None)
-
-
-def label_distance(counts: Tensor) -> float:
-    """Return the mean total variation distance, 0 to 1, of label counts (clients, K) to those of all clients.
-
-    The mean is weighted by samples.
-    """
-    shares = counts / counts.sum(1, keepdim=True)
-    everyone = counts.sum(0) / counts.sum()
-    distances = (shares - everyone).abs().sum(1) / 2
-    return float((distances * counts.sum(1)).sum() / counts.sum())

@@ -64,10 +64,11 @@ def _mean(values: list[float], weights: tuple[float, ...]) -> float:
 
 @dataclass(frozen=True)
 class Cell:
-    """One printed figure, and the run that reproduces it."""
+    """One printed figure, or one of our own beside them, and the run that gives it."""
 
     keys: dict[str, str]
-    value: float
+    value: float | None
+    """None if the row is not in the paper."""
     deviation: float | None
     """The number after ±; the table's `spread` says what it means."""
     unit: str

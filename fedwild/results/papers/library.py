@@ -32,6 +32,8 @@ NOT_SETTINGS = ("measure", "unit", "waiting", "seeds", "mean_of")
 FACTORS = {"%": 100.0}
 ILLEGIBLE = "?"
 ANY = "*"
+# A figure of a row that the paper does not have.
+NOT_PRINTED = "-"
 
 
 def papers() -> list[Paper]:
@@ -189,8 +191,10 @@ def figures_of(block: Mapping[str, Any]) -> Iterator[tuple[dict[str, str], str]]
             yield {**block.get("fixed", {}), **dict(zip(rows, names, strict=True)), **head}, figure
 
 
-def value_and_deviation(figure: str) -> tuple[float, float | None]:
-    """Return the numbers of `40.0±1.7`, or of `40.0` alone."""
+def value_and_deviation(figure: str) -> tuple[float | None, float | None]:
+    """Return the numbers of `40.0±1.7`, or of `40.0` alone; none for `-`."""
+    if figure == NOT_PRINTED:
+        return None, None
     value, plus_minus, deviation = figure.partition("±")
     return float(value), float(deviation) if plus_minus else None
 

@@ -40,7 +40,8 @@ class Outcome:
 
     @property
     def difference(self) -> float | None:
-        return None if self.mean is None else self.mean - self.entry.cell.value
+        value = self.entry.cell.value
+        return None if self.mean is None or value is None else self.mean - value
 
     def to_json(self) -> dict[str, Any]:
         cell = self.entry.cell
@@ -116,7 +117,7 @@ def _figures(outcome: Outcome) -> tuple[Shown, Shown, Shown]:
     cell = outcome.entry.cell
     unit = f" {cell.unit}" if cell.unit else ""
     paper = Shown(
-        f"{_number(cell.value)}{_spread(cell.deviation)}{unit}",
+        "" if cell.value is None else f"{_number(cell.value)}{_spread(cell.deviation)}{unit}",
         values=(("", cell.value), ("deviation", cell.deviation)),
     )
     if outcome.mean is None:
@@ -129,7 +130,8 @@ def _figures(outcome: Outcome) -> tuple[Shown, Shown, Shown]:
         f"{_number(outcome.mean)}{_spread(outcome.deviation)}{unit}{mark}",
         values=(("", outcome.mean), ("deviation", outcome.deviation)),
     )
-    return paper, ours, Shown(f"{outcome.difference:+.2f}", values=(("", outcome.difference),))
+    difference = "" if outcome.difference is None else f"{outcome.difference:+.2f}"
+    return paper, ours, Shown(difference, values=(("", outcome.difference),))
 
 
 def _title(plan: Plan) -> str:

@@ -20,7 +20,6 @@ from fedwild.core.rng import Rng
 from fedwild.data import Dataset
 from fedwild.engines.executor import Executor
 from fedwild.methods.fedpd.parts import RunningMean
-from fedwild.methods.fedpd.train import label_distance
 from fedwild.models import build
 from fedwild.models.norms import measure_statistics, norm_keys
 from fedwild.runs.events import read_events
@@ -112,8 +111,11 @@ def same_replies(experiment: Any, data: Dataset, folder: Path, clients: int) -> 
     return Replies({f"client-{i:02d}": (lambda: Payload.decode(reply)) for i in range(clients)})
 
 
-def one_reply(experiment: Any, data: Dataset, folder: Path, client: str = "client-00") -> bytes:
+def one_reply(
+    experiment: Any, data: Dataset, folder: Path, client: str = "client-00", step: Step = Step("train", 0, 0)
+) -> bytes:
     server = server_of(experiment)
+    server.step = step
     down = folder / "down.safetensors"
     training(experiment).send(server, client).write(down)
     e = experiment
@@ -280,10 +282,9 @@ def test_clients_with_different_labels_share_one_model_and_the_log_gives_the_rea
     assert set(results["alike"]["thresholds"]) == {"client-00", "client-01", "client-02"}
     assert set(results["skewed"]["thresholds"]) == {"*"}
     notes = [e["text"] for e in read_events(tmp_path / "skewed" / "events.jsonl") if e["event"] == "note"]
-    assert (
-        notes.count("the clients' label distributions are different (distance 0.67): all clients get the same model")
-        == 1
-    )
+    distances = "(distance 0.67, by chance 0.12)"
+    expected = f"the clients' label distributions are different {distances}: all clients get the same model"
+    assert notes.count(expected) == 1
 
 
 def test_auto_is_part_and_local_with_similar_labels_and_all_and_merged_otherwise(data: Dataset, tmp_path: Path) -> None:
@@ -295,10 +296,33 @@ def test_auto_is_part_and_local_with_similar_labels_and_all_and_merged_otherwise
         assert model_bytes(tmp_path / settings["mean"]) == model_bytes(tmp_path / f"auto-{settings['mean']}")
 
 
-def test_label_distance_by_hand() -> None:
-    # Shares (1, 0) and (1/3, 2/3) against (2/4, 2/4): distances 1/2 and 1/6, of 1 and 3 samples.
-    assert label_distance(torch.tensor([[1.0, 0.0], [1.0, 2.0]])) == pytest.approx((0.5 * 1 + (1 / 6) * 3) / 4)
-    assert label_distance(torch.tensor([[5.0, 10.0], [1.0, 2.0]])) == pytest.approx(0)
+def test_the_decision_follows_all_clients_that_have_taken_part(data: Dataset, tmp_path: Path) -> None:
+    experiment = tiny_experiment("fedpd", data, uneven(data), NORMS)
+    method: Any = experiment.method
+    reply = Payload.decode(one_reply(experiment, data, tmp_path))
+    samples = reply.info["samples"]
+
+    def merge(**labels: list[int]) -> None:
+        replies = {
+            name: Payload({**reply.tensors}, {**reply.info, "labels": counts}) for name, counts in labels.items()
+        }
+        training(experiment).merge(server, Replies({name: partial(replies.__getitem__, name) for name in replies}))
+
+    server = server_of(experiment)
+    merge(a=[samples, 0, 0], b=[samples, 0, 0])
+    assert method.has_own_weights(server) and method.has_own_norms(server)
+    assert {"norms/a", "norms/b", "masks/a", "masks/b", "parts"} <= set(groups_of(server))
+    merge(c=[0, samples, 0])
+    assert not method.has_own_weights(server) and not method.has_own_norms(server)
+    assert not [group for group in groups_of(server) if group.startswith(("norms", "masks", "parts"))]
+    merge(a=[samples, 0, 0])
+    assert [note.split(" (")[0].rpartition(" ")[2] for note in server.notes] == ["similar", "different"]
+
+
+def groups_of(server: Server) -> set[str]:
+    """The groups of a server's state, with the client where a group has one."""
+    names = [name.split("/") for name in server.state.tensors]
+    return {"/".join(parts[:2]) if parts[0] in ("norms", "masks") else parts[0] for parts in names}
 
 
 @pytest.mark.parametrize("labels", [None, [3, 3], [1.0, 2.0, 3.0], [-1, 5, 5], [True, 2, 3], [1, 1, 1]])
@@ -492,6 +516,7 @@ def test_sinkhorn_without_pot_names_the_extra(data: Dataset, monkeypatch: pytest
 def test_the_preset_of_the_paper_has_its_settings(data: Dataset, tmp_path: Path) -> None:
     split = uneven(data)
     literal = {
+        "stages": "two",
         "mean": "all",
         "maps": "three",
         "sweeps": 0,

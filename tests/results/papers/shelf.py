@@ -13,3 +13,9 @@ def the_cell(table: str, **keys: str) -> Cell:
     """Return the only cell with these keys; which data it waits for is checked again."""
     (cell,) = papers.table(table).only(keys).cells
     return cell
+
+
+def printed(cell: Cell) -> float:
+    """Return the paper's figure of a cell that has one."""
+    assert cell.value is not None
+    return cell.value

@@ -138,6 +138,39 @@ def test_rows_of_the_fedpd_ablation_differ_in_one_setting() -> None:
         assert settings("fedpd/table3", method=row, **cell) == {**full, "method": {**full["method"], **change}}
 
 
+def test_fedpd_and_proser_have_two_stages_and_differ_in_the_merge_alone() -> None:
+    cell = {"figure": "auroc", "domain": "mean"}
+    full, proser = (settings("fedpd/table1", method=name, **cell) for name in ("fedpd", "proser"))
+    assert proser["method"] == {**full["method"], "importance": "none", "align": "none"}
+    assert proser["objective"] == full["objective"]
+    for name in ("fedpd", "proser"):
+        stages = [
+            resolve(settings("fedpd/table1", method=row, **cell)).make_method().params.model_dump()
+            for row in (name, f"{name}-one-stage")
+        ]
+        assert (stages[0]["stages"], stages[0]["closed_share"], stages[0]["rounds"]) == ("two", 0.7, 100)
+        assert stages[1] == {**stages[0], "stages": "one"}
+
+
+def test_the_digit_domains_have_clients_alone_and_one_model_beside_ours() -> None:
+    cell = {"figure": "auroc", "domain": "mean"}
+    alone, ours, one_model = (
+        settings("fedpd/table1", method=name, **cell) for name in ("local-only", "ours", "ours-one-model")
+    )
+    assert (alone["method"]["name"], alone["method"]["epochs"]) == ("local-only", 100)
+    assert (ours["method"]["name"], ours["method"]["rounds"] * ours["method"]["epochs"]) == ("fedpd", 100)
+    assert one_model["method"] == {**ours["method"], "mean": "all", "norms": "merged"}
+    same = ("data", "partition", "model", "objective", "score")
+    assert all(alone[key] == ours[key] == one_model[key] for key in same)
+
+
+def test_fedpd_tables_crop_flip_and_normalise_cifar_10_and_keep_no_validation_samples() -> None:
+    data = settings("fedpd/table2", method="fedpd", known="6", figure="auroc")["data"]
+    assert data["augment"] == ["crop", "flip"]
+    assert len(data["mean"]) == len(data["std"]) == 3
+    assert data["validation"] == 0.0
+
+
 @pytest.mark.parametrize(
     ("name", "rest", "place"),
     [
