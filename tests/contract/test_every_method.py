@@ -335,6 +335,7 @@ NEEDED_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     **{(method, key): needs for method in ("fedoss", "fedoss-paper") for key, needs in FEDOSS.items()},
     # The share of agreeing rounds is 0 or 1 after one round, and can be a half after two.
     ("fedheal", "tau"): {"method": {"rounds": 4}},
+    ("fedpd", "closed_share"): {"method": {"stages": "two", "rounds": 3}},
     ("fedpd", "maps"): {"method": {"start": "own", "target": 0, "mean": "all"}},
     ("fedpd", "align"): OWN_START,
     ("fedpd", "sweeps"): OWN_START,
@@ -384,6 +385,7 @@ OTHER_VALUES: dict[tuple[str, str], Any] = {
     **{(method, "clip"): 1e-3 for method in BASES},
     # Sweeps end when nothing changes, so that one more has no effect.
     ("fedpd", "sweeps"): 0,
+    ("fedpd", "closed_share"): 0.2,
     # For clients with similar labels, "auto" equals the next choice.
     ("fedpd", "mean"): "all",
     ("fedpd", "norms"): "merged",

@@ -115,6 +115,15 @@ def test_json_has_all_figures(made: Plan) -> None:
     assert not math.isnan(values["difference"])
 
 
+def test_a_row_that_the_paper_lacks_has_our_figure_alone(made: Plan) -> None:
+    put(made, 0.25, 0.5)
+    entry = replace(made.entries[0], cell=replace(made.entries[0].cell, value=None, deviation=None))
+    (outcome,) = outcomes_of(replace(made, entries=(entry,)), {})
+    assert (outcome.mean, outcome.difference, outcome.to_json()["paper"]) == (37.5, None, None)
+    shown = csv_text(result_table(made, [outcome])).splitlines()[1].split(",")
+    assert "37.5" in shown and "44.3" not in shown
+
+
 def test_a_missing_domain_has_no_figure(made: Plan) -> None:
     cell = table("fedpd/table1").only({"method": "fedpd", "figure": "accuracy", "domain": "svhn"}).cells[0]
     entry = replace(made.entries[0], cell=cell)
