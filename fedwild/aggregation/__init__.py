@@ -6,18 +6,3 @@ from fedwild.aggregation.coordinates import Median, TrimmedMean
 from fedwild.aggregation.geometric import GeometricMedian
 from fedwild.aggregation.krum import Krum, MultiKrum
 from fedwild.aggregation.means import by_samples, equally, weighted_mean
-
-__all__ = [
-    "AGGREGATIONS",
-    "Aggregation",
-    "CenteredClipping",
-    "GeometricMedian",
-    "Krum",
-    "Mean",
-    "Median",
-    "MultiKrum",
-    "TrimmedMean",
-    "by_samples",
-    "equally",
-    "weighted_mean",
-]

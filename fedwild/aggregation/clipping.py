@@ -9,21 +9,18 @@ Every v is a weighted mean of the x_k and v_0, so that it needs only their dista
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from pydantic import Field
 from torch import Tensor
 
 from fedwild.aggregation.base import AGGREGATIONS, Aggregation
 from fedwild.aggregation.geometric import distances_to
-from fedwild.aggregation.means import Weight, by_samples
-from fedwild.aggregation.stack import Stack
-from fedwild.contract import Reply, Tensors
+from fedwild.aggregation.stack import Stack, Stacked
+from fedwild.contract import Tensors
 
 
 @AGGREGATIONS.add("centered-clipping")
-class CenteredClipping(Aggregation):
+class CenteredClipping(Stacked):
     """Averages updates that are clipped around a common centre."""
 
     class Params(Aggregation.Params):
@@ -34,15 +31,9 @@ class CenteredClipping(Aggregation):
 
     params: Params
 
-    def mean(
-        self, replies: Iterable[Reply], group: str, weight: Weight = by_samples, reference: Tensors | None = None
-    ) -> dict[str, Tensor] | None:
-        with Stack(replies, group, weight) as stack:
-            if not len(stack):
-                return None
-            start = reference or None
-            shares = clip_around(stack.squared_distances(start), len(stack), self.params.radius, self.params.steps)
-            return stack.combine(shares, start)
+    def merge(self, stack: Stack, reference: Tensors | None) -> dict[str, Tensor]:
+        shares = clip_around(stack.squared_distances(reference), len(stack), self.params.radius, self.params.steps)
+        return stack.combine(shares, reference)
 
 
 def clip_around(squared: np.ndarray, clients: int, radius: float | None, steps: int) -> np.ndarray:

@@ -8,34 +8,27 @@ it, and then does not count. All clients count equally: claims about samples hav
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
 
 import numpy as np
 from pydantic import Field
 from torch import Tensor
 
 from fedwild.aggregation.base import AGGREGATIONS, Aggregation
-from fedwild.aggregation.means import Weight, by_samples
-from fedwild.aggregation.stack import Stack
-from fedwild.contract import Reply, Tensors
+from fedwild.aggregation.stack import Stack, Stacked
+from fedwild.contract import Tensors
 
 
-class CoordinateWise(Aggregation):
+class CoordinateWise(Stacked):
     """Merges every number on its own, over blocks of them."""
 
-    def mean(
-        self, replies: Iterable[Reply], group: str, weight: Weight = by_samples, reference: Tensors | None = None
-    ) -> dict[str, Tensor] | None:
-        with Stack(replies, group, weight) as stack:
-            if not len(stack):
-                return None
-            merged = np.empty(stack.columns)
-            for part, block in stack.blocks():
-                merged[part] = self.merge(block)
-            return stack.restore(merged)
+    def merge(self, stack: Stack, reference: Tensors | None) -> dict[str, Tensor]:
+        merged = np.empty(stack.columns)
+        for part, block in stack.blocks():
+            merged[part] = self.merge_columns(block)
+        return stack.restore(merged)
 
     @abstractmethod
-    def merge(self, values: np.ndarray) -> np.ndarray:
+    def merge_columns(self, values: np.ndarray) -> np.ndarray:
         """Return one number for each column of `values` (clients, columns)."""
 
 
@@ -43,7 +36,7 @@ class CoordinateWise(Aggregation):
 class Median(CoordinateWise):
     """The median of each weight over clients. Tolerates fewer than half of them as attackers."""
 
-    def merge(self, values: np.ndarray) -> np.ndarray:
+    def merge_columns(self, values: np.ndarray) -> np.ndarray:
         return np.median(values, axis=0)
 
 
@@ -56,6 +49,6 @@ class TrimmedMean(CoordinateWise):
 
     params: Params
 
-    def merge(self, values: np.ndarray) -> np.ndarray:
+    def merge_columns(self, values: np.ndarray) -> np.ndarray:
         cut = int(self.params.trim * len(values))
         return np.sort(values, axis=0)[cut : len(values) - cut].mean(axis=0)

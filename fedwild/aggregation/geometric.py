@@ -8,15 +8,12 @@ weighted means of the x_k, so that it needs only their distances.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from torch import Tensor
 
-from fedwild.aggregation.base import AGGREGATIONS, Aggregation
-from fedwild.aggregation.means import Weight, by_samples
-from fedwild.aggregation.stack import Stack
-from fedwild.contract import Reply, Tensors
+from fedwild.aggregation.base import AGGREGATIONS
+from fedwild.aggregation.stack import Stack, Stacked
+from fedwild.contract import Tensors
 
 SMOOTHING = 1e-6
 """nu as a share of the largest distance between two clients."""
@@ -26,16 +23,11 @@ TOLERANCE = 1e-12
 
 
 @AGGREGATIONS.add("geometric-median")
-class GeometricMedian(Aggregation):
+class GeometricMedian(Stacked):
     """The point with the smallest sum of distances to the clients' models. Tolerates less than half of the weights."""
 
-    def mean(
-        self, replies: Iterable[Reply], group: str, weight: Weight = by_samples, reference: Tensors | None = None
-    ) -> dict[str, Tensor] | None:
-        with Stack(replies, group, weight) as stack:
-            if not len(stack):
-                return None
-            return stack.combine(weiszfeld(stack.squared_distances(), np.array(stack.weights)))
+    def merge(self, stack: Stack, reference: Tensors | None) -> dict[str, Tensor]:
+        return stack.combine(weiszfeld(stack.squared_distances(), np.array(stack.weights)))
 
 
 def weiszfeld(squared: np.ndarray, weights: np.ndarray) -> np.ndarray:

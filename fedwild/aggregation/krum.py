@@ -8,20 +8,17 @@ smallest scores. All clients count equally.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 from pydantic import Field
 from torch import Tensor
 
 from fedwild.aggregation.base import AGGREGATIONS, Aggregation
-from fedwild.aggregation.means import Weight, by_samples
-from fedwild.aggregation.stack import Stack
-from fedwild.contract import Reply, Tensors
+from fedwild.aggregation.stack import Stack, Stacked
+from fedwild.contract import Tensors
 
 
 @AGGREGATIONS.add("krum")
-class Krum(Aggregation):
+class Krum(Stacked):
     """The model that is nearest to its neighbours, and only that one. Tolerates the share `attackers`."""
 
     class Params(Aggregation.Params):
@@ -29,18 +26,13 @@ class Krum(Aggregation):
 
     params: Params
 
-    def mean(
-        self, replies: Iterable[Reply], group: str, weight: Weight = by_samples, reference: Tensors | None = None
-    ) -> dict[str, Tensor] | None:
-        with Stack(replies, group, weight) as stack:
-            if not len(stack):
-                return None
-            scores = krum_scores(stack.squared_distances(), int(self.params.attackers * len(stack)))
-            # A stable sort: of equal scores, the first name wins.
-            best = np.argsort(scores, kind="stable")[: self.count(len(stack))]
-            shares = np.zeros(len(stack))
-            shares[best] = 1 / len(best)
-            return stack.combine(shares)
+    def merge(self, stack: Stack, reference: Tensors | None) -> dict[str, Tensor]:
+        scores = krum_scores(stack.squared_distances(), int(self.params.attackers * len(stack)))
+        # A stable sort: of equal scores, the first name wins.
+        best = np.argsort(scores, kind="stable")[: self.count(len(stack))]
+        shares = np.zeros(len(stack))
+        shares[best] = 1 / len(best)
+        return stack.combine(shares)
 
     def count(self, clients: int) -> int:
         """Return m, the number of models to average."""

@@ -7,6 +7,7 @@ as the floating-point tensors of all replies, in the folder for temporary files,
 from __future__ import annotations
 
 import tempfile
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO
 
@@ -14,12 +15,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwild.aggregation.means import Weight
+from fedwild.aggregation.base import Aggregation
+from fedwild.aggregation.means import Weight, by_samples
 from fedwild.contract import Reply, Tensors
 from fedwild.models.norms import VARIANCE
 
 BLOCK_BYTES = 32_000_000
 """The size of a block of columns in memory, in float64."""
+
+
+class Stacked(Aggregation):
+    """A rule that needs all replies at once."""
+
+    def mean(
+        self, replies: Iterable[Reply], group: str, weight: Weight = by_samples, reference: Tensors | None = None
+    ) -> dict[str, Tensor] | None:
+        with Stack(replies, group, weight) as stack:
+            return self.merge(stack, reference or None) if len(stack) else None
+
+    @abstractmethod
+    def merge(self, stack: Stack, reference: Tensors | None) -> dict[str, Tensor]:
+        """Return one tensor for every tensor of the stacked group; for `reference` see `mean`."""
 
 
 class Stack:

@@ -8,5 +8,3 @@ data.py, show.py, listing.py, report.py, compare.py, reproduce.py, site.py, site
 """
 
 from fedwild.cli.app import complain, main
-
-__all__ = ["complain", "main"]

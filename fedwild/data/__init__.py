@@ -1,6 +1,5 @@
 """Data sets, the user's own files, open splits and partitions."""
 
-# ruff: noqa: F401
 from fedwild.data.classes import ClassRoles, choose_classes
 from fedwild.data.dataset import Dataset
 from fedwild.data.partitions import PARTITIONS, Partition, PartitionSettings, choose_partition

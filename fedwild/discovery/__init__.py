@@ -1,6 +1,5 @@
 """Estimators of the number of novel classes among unlabelled samples, and what several methods need for discovery."""
 
-# ruff: noqa: F401
 from fedwild.discovery.base import ESTIMATORS, ClassCount, Estimate, Estimator, Given
 from fedwild.discovery.committee import Committee
 from fedwild.discovery.macc import MaxAccuracy, MaxAccuracyPIM

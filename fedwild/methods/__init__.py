@@ -1,6 +1,7 @@
 """One readable file per method; the large ones are packages whose files are their phases in the paper's order."""
 
-from fedwild.methods import (  # noqa: F401  (each registers itself)
+# Each registers itself.
+from fedwild.methods import (
     afl,
     close_set_voting,
     fedavg,

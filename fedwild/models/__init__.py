@@ -1,6 +1,5 @@
 """Networks with named cut points, embeddings, heads that can grow, and a layer graph for alignment."""
 
-# ruff: noqa: F401
 from fedwild.models import chains, resnet, wideresnet
 from fedwild.models.adapted import AdaptedNetwork
 from fedwild.models.builder import NetworkBuilder

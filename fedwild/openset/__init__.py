@@ -1,6 +1,5 @@
 """Unknown scores, predictors that use them, and the thresholds that turn scores into decisions."""
 
-# ruff: noqa: F401
 from fedwild.openset.calibration import decide, threshold_at_acceptance
 from fedwild.openset.decisions import DecisionSettings, check_decision
 from fedwild.openset.fitting import FITTED, FitScore

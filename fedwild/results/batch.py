@@ -70,9 +70,11 @@ def run_batch(
     watcher: Watcher,
     workers: int | None = None,
     clock: Callable[[], float] = time.monotonic,
+    save: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
-    """Run everything that is not finished yet."""
+    """Run everything that is not finished yet. `save` is called first, and after each run, even an interrupted one."""
     progress = Progress(len(planned), kept=sum(item.is_done for item in planned))
+    save(progress)
     watcher.begin(progress)
     for item in planned:
         if item.is_done:
@@ -87,8 +89,10 @@ def run_batch(
         except Exception as error:
             advice = f"try `fedwild resume {item.folder}`" if item.folder.exists() else "no run was started"
             problem = UserError(f"{type(error).__name__}: {error} ({advice})")
-        if problem is not None:
-            progress.failures[item.label] = problem
+        finally:
+            if problem is not None:
+                progress.failures[item.label] = problem
+            save(progress)
         watcher.ran(item, progress, problem)
     return progress
 

@@ -57,7 +57,8 @@ class BatchDisplay(Watcher):
 
     def ran(self, planned: Planned, progress: Progress, error: UserError | None) -> None:
         elapsed = duration(self._clock() - self._began)
-        what = f"failed: {error}" if error else final_figures(planned)
+        result = {} if error else RunFolder.open(planned.folder).result() or {}
+        what = f"failed: {error}" if error else ", ".join(figure_phrases(result.get("metrics", {})))
         self._print(f"  {planned.label}: {what} ({elapsed}){time_left(progress.seconds_left())}")
 
     def _show(self, planned: Planned, progress: Progress) -> None:
@@ -69,12 +70,6 @@ class BatchDisplay(Watcher):
     def _print(self, text: str) -> None:
         if not self._quiet:
             self._console.print(clean(text), highlight=False, markup=False, soft_wrap=True)
-
-
-def final_figures(planned: Planned) -> str:
-    """Return the figures of a finished run."""
-    result = RunFolder.open(planned.folder).result() or {}
-    return ", ".join(figure_phrases(result.get("metrics", {})))
 
 
 def time_left(seconds: float | None) -> str:

@@ -113,7 +113,8 @@ class Tracker:
 
     def __init__(self, listener: Listener, run: Path | None = None) -> None:
         self._listener, self._run = listener, run
-        self._file: EventFile | None = None
+        self.file: EventFile | None = None
+        """Exists once the run has started."""
 
     def __call__(self, event: dict[str, Any]) -> None:
         self._listener(event)
@@ -121,18 +122,13 @@ class Tracker:
             self._run = Path(event["path"])
         elif event["event"] in ("start", "resume") and self._run is not None:
             # The log already holds this event and all earlier ones.
-            self._file = EventFile(RunFolder.open(self._run), self._run / TENSORBOARD)
-        elif self._file is not None:
-            self._file.add(event)
-
-    @property
-    def has_file(self) -> bool:
-        """Whether the run has started, so that its event file exists."""
-        return self._file is not None
+            self.file = EventFile(RunFolder.open(self._run), self._run / TENSORBOARD)
+        elif self.file is not None:
+            self.file.add(event)
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        if self.file is not None:
+            self.file.close()
 
 
 @contextmanager
@@ -145,7 +141,7 @@ def tracked(listener: Listener, wanted: bool, run: Path | None = None) -> Iterat
     tracker = Tracker(listener, run)
     try:
         yield tracker
-        if run is not None and not tracker.has_file:
+        if run is not None and tracker.file is None:
             # The run was finished before, so it reported no events.
             write_event_file(RunFolder.open(run), run / TENSORBOARD)
     finally:

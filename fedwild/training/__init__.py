@@ -4,15 +4,3 @@ from fedwild.training.corrections import ClientCorrection, Correction
 from fedwild.training.loop import PLAIN, Descent, LocalTraining, RoundTraining, train
 from fedwild.training.objectives import Objective
 from fedwild.training.private import Protected
-
-__all__ = [
-    "PLAIN",
-    "ClientCorrection",
-    "Correction",
-    "Descent",
-    "LocalTraining",
-    "Objective",
-    "Protected",
-    "RoundTraining",
-    "train",
-]

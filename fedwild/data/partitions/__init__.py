@@ -1,6 +1,5 @@
 """Partitions: rules that divide training samples among clients."""
 
-# ruff: noqa: F401
 from fedwild.data.partitions.base import PARTITIONS, Partition, Rows
 from fedwild.data.partitions.choice import (
     POOL,

@@ -1,6 +1,5 @@
 """Sources of data: named data sets, the user's own files, and synthetic images."""
 
-# ruff: noqa: F401
 from fedwild.data.sources.catalogue import DATASETS, DataEntry
 from fedwild.data.sources.load import load
 from fedwild.data.sources.newcomer import check_names, with_newcomers

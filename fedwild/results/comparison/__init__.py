@@ -3,5 +3,3 @@
 from fedwild.results.comparison.compared import Comparison, compare, comparison
 from fedwild.results.comparison.grouping import Group, labelled
 from fedwild.results.comparison.reading import FinishedRun, find_runs, read_run
-
-__all__ = ["Comparison", "FinishedRun", "Group", "compare", "comparison", "find_runs", "labelled", "read_run"]

@@ -47,7 +47,7 @@ def find_runs(places: Iterable[Path]) -> Found:
             raise UserError(f"folder {str(place)!r} contains no runs.")
         done = [folder for folder in folders if (folder / "result.json").exists()]
         unfinished |= {folder.resolve(): folder for folder in folders if folder not in done}
-        for run in sorted(map(read_run, done), key=_order):
+        for run in sorted(map(read_run, done), key=order_of):
             finished.setdefault(run.path.resolve(), run)
     return Found(tuple(finished.values()), tuple(unfinished.values()))
 
@@ -75,20 +75,20 @@ def read_run(folder: Path) -> FinishedRun:
     return FinishedRun(folder, settings["seed"], _flat(settings), facts.get("data"), figures_of(result))
 
 
+def order_of(run: FinishedRun) -> tuple[Any, ...]:
+    """Return a key that sorts runs by their settings, and numbers by size."""
+    ranks = {
+        key: (0, value, "") if isinstance(value, (int, float)) else (1, 0, json.dumps(value, sort_keys=True))
+        for key, value in run.settings.items()
+    }
+    return list(ranks.items()), run.seed, run.path
+
+
 def figures_of(result: dict[str, Any]) -> dict[str, float | None]:
     """Return every number of a result by name."""
     plain = {key: result[key] for key in (*COSTS, "rounds", "clients")}
     by = {f"by.{who}.{key}": value for who, own in result["by"].items() for key, value in own.items()}
     return {**result["metrics"], **plain, **by}
-
-
-def _order(run: FinishedRun) -> tuple[Any, ...]:
-    """Return a key that sorts runs by their settings, and numbers by size."""
-    return [(key, *_rank(value)) for key, value in run.settings.items()], run.seed, run.path
-
-
-def _rank(value: Any) -> tuple[int, float, str]:
-    return (0, value, "") if isinstance(value, (int, float)) else (1, 0, json.dumps(value, sort_keys=True))
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -155,11 +156,13 @@ def check_embeddings(embeddings: Real) -> None:
         raise UserError("the model's embeddings are equal for all samples: there is nothing to draw.")
 
 
-def map_embeddings(embeddings: Real, random_state: int) -> Real:
+def map_embeddings(embeddings: Real, random_state: int, iterations: int = 1000) -> Real:
     """Return the points (n, 2) of embeddings (n, d) by t-SNE."""
     # A column of zeros changes no distance; the initialisation by PCA needs at least two columns.
     wide = np.pad(embeddings, ((0, 0), (0, max(0, 2 - embeddings.shape[1]))))
-    tsne = TSNE(init="pca", learning_rate="auto", perplexity=perplexity_for(len(wide)), random_state=random_state)
+    # The name of this setting depends on the version of scikit-learn.
+    limit = {"max_iter" if "max_iter" in signature(TSNE).parameters else "n_iter": iterations}
+    tsne = TSNE(init="pca", perplexity=perplexity_for(len(wide)), random_state=random_state, **limit)
     # Several threads add numbers in varying order, and the map would not be the same bit for bit.
     with threadpool_limits(1):
         points: Real = tsne.fit_transform(wide).astype(np.float64)

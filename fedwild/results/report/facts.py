@@ -107,37 +107,24 @@ def read_facts(run: Run, workers: int | None) -> Facts:
     return replace(facts, views=views, no_views=no_views, exhibits=exhibits, no_exhibits=no_exhibits)
 
 
-def needs_download(name: str) -> bool:
-    """Whether a data set would have to be downloaded first."""
-    return name in DATASETS and why_missing(name) is not None
-
-
 def why_no_data(run: Run) -> str:
     """Return why the run's data is not available; an empty text if it is."""
     # Writing a report must not download anything.
-    missing = [name for name in run.config.data.names if needs_download(name)]
+    missing = [name for name in run.config.data.names if name in DATASETS and why_missing(name) is not None]
     if missing:
         return f"The run's data cannot be read: {', '.join(missing)} is no longer on this machine."
     failure = failure_of(lambda: run.experiment)
     return failure and f"The run's data cannot be read: {failure}"
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much of the evaluation is repeated for the report."""
-
-    samples: int
-    workers: int
-
-
-def effort_for(run: Run, history: History, workers: int | None) -> Effort:
-    """Return as many samples as take MAX_SECONDS according to the log, and no workers if that is quick."""
+def effort_for(run: Run, history: History, workers: int | None) -> tuple[int, int]:
+    """Return workers and samples: as many as take MAX_SECONDS according to the log, and no workers if that is quick."""
     total = max(1, len(run.experiment.split.test))
     seconds = max((row.evaluation_seconds for row in history.evaluated[-3:]), default=0.0)
     part = min(1.0, MAX_SECONDS / max(seconds, 1e-9))
     samples = min(MAX_SAMPLES, max(MIN_SAMPLES, int(total * part)))
     is_quick = seconds * worker_count(None) * min(1.0, samples / total) < QUICK
-    return Effort(samples, workers if workers is not None else 0 if is_quick else worker_count(None))
+    return workers if workers is not None else 0 if is_quick else worker_count(None), samples
 
 
 def views_of(facts: Facts, workers: int | None) -> list[ModelAnswers]:
@@ -145,13 +132,13 @@ def views_of(facts: Facts, workers: int | None) -> list[ModelAnswers]:
     run, effort = facts.run, effort_for(facts.run, facts.history, workers)
     answering = run.settings.make_method().answers(run.server())
     if not answering.personal:
-        return [ask_model(run, None, "", effort.workers, effort.samples)]
+        return [ask_model(run, None, "", *effort)]
     tested = {client.name for client in run.experiment.split.clients if len(client.test)}
     clients = [name for name in answering.clients if name in tested]
     if not clients:
         raise UserError("no client that has a model has test samples.")
     shown = worst_and_best(facts.by, clients)
-    return [ask_model(run, name, about, effort.workers, effort.samples) for name, about in shown]
+    return [ask_model(run, name, about, *effort) for name, about in shown]
 
 
 def exhibits_of(facts: Facts) -> Sequence[Exhibit]:

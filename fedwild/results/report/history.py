@@ -120,7 +120,8 @@ class History:
             info, number = event.get("info") or {}, event["index"] + 1
             client.rounds.add(number)
             if "loss" in info:
-                client.losses[number] = number_or_none(info["loss"])
+                # Any other value than a number comes from an invalid reply.
+                client.losses[number] = float(info["loss"]) if type(info["loss"]) in (int, float) else None
             client.samples = info["samples"] if isinstance(info.get("samples"), int) else client.samples
         return dict(sorted(clients.items()))
 
@@ -142,8 +143,3 @@ class History:
             cost.bytes_up += int(event.get("bytes_up") or 0)
             cost.bytes_down += int(event.get("bytes_down") or 0)
         return costs
-
-
-def number_or_none(value: Any) -> float | None:
-    """Return a number from a client's reply; None for any other value."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -2,5 +2,3 @@
 
 from fedwild.results.reproduction.outcome import Outcome, outcomes_of, result_table
 from fedwild.results.reproduction.plan import Entry, Plan, plan
-
-__all__ = ["Entry", "Outcome", "Plan", "outcomes_of", "plan", "result_table"]

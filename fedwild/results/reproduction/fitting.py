@@ -61,7 +61,8 @@ def _on_digits(settings: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
     if "known" not in data:
         data["known"] = "all"
     if "novel" in data and settings["data"].get("stages"):
-        data["stages"] = _equal_parts(data["novel"], len(settings["data"]["stages"]))
+        stages = len(settings["data"]["stages"])
+        data["stages"] = [max(1, (data["novel"] + stage) // stages) for stage in range(stages)]
     if "newcomers" in data:
         data["newcomers"] = {name: _newcomer(given) for name, given in data["newcomers"].items()}
     changed: dict[str, Any] = {**settings, "data": data}
@@ -99,11 +100,6 @@ def _newcomer(given: Mapping[str, Any]) -> dict[str, Any]:
     classes = given.get("classes")
     kept = {"classes": classes} if classes and {str(name) for name in classes} <= set(CLASSES) else {}
     return {"name": DIGITS, **kept}
-
-
-def _equal_parts(count: int, parts: int) -> list[int]:
-    """Return parts of nearly equal size, each at least one."""
-    return [max(1, (count + part) // parts) for part in range(parts)]
 
 
 def scaled(config: Config, scale: float) -> Config:

@@ -75,10 +75,11 @@ def cells_listed(table: Table) -> ResultTable:
         row = tuple((key, value) for key, value in cell.keys.items() if key != last)
         groups.setdefault(row, {}).setdefault(cell.waiting or "runnable", []).append(cell.keys[last])
     keys = [key for key in table.keys if key != last]
-    rows = [
-        (*(words(dict(row)[key]) for key in keys), words(", ".join(group.pop("runnable", []))), words(_waits(group)))
-        for row, group in groups.items()
-    ]
+    rows = []
+    for row, group in groups.items():
+        runnable = ", ".join(group.pop("runnable", []))
+        waits = (f"{', '.join(values)} ({without_kinds(reason)})" for reason, values in group.items())
+        rows.append((*(words(dict(row)[key]) for key in keys), words(runnable), words("; ".join(waits))))
     return ResultTable(
         f"{table.name}: {table.caption}", (*keys, f"runnable here ({last})", "waiting"), tuple(rows), (table.note,)
     )
@@ -97,10 +98,6 @@ def table_json(table: Table) -> dict[str, Any]:
             for c in table.cells
         ],
     }
-
-
-def _waits(group: dict[str, list[str]]) -> str:
-    return "; ".join(f"{', '.join(values)} ({without_kinds(reason)})" for reason, values in group.items())
 
 
 def without_kinds(reason: str) -> str:

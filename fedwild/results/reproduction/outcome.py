@@ -117,17 +117,19 @@ def _figures(outcome: Outcome) -> tuple[Shown, Shown, Shown]:
     cell = outcome.entry.cell
     unit = f" {cell.unit}" if cell.unit else ""
     paper = Shown(
-        "" if cell.value is None else f"{_number(cell.value)}{_spread(cell.deviation)}{unit}",
+        "" if cell.value is None else f"{cell.value:.2f}{_spread(cell.deviation)}{unit}",
         values=(("", cell.value), ("deviation", cell.deviation)),
     )
     if outcome.mean is None:
-        reason = _short(outcome.problem or "")
+        # The notes and the final messages have the full text.
+        reason = outcome.problem or ""
+        reason = "waits" if reason.startswith("waits") else cut(reason, 40)
         return paper, Shown(reason, values=(("", None), ("deviation", None))), Shown("", values=(("", None),))
     mark = STAND_IN if outcome.entry.stand_in else ""
     done, runs = len(outcome.values), len({run.config.seed for run in outcome.entry.runs})
     mark += f" ({done} of {runs})" if done < runs else ""
     ours = Shown(
-        f"{_number(outcome.mean)}{_spread(outcome.deviation)}{unit}{mark}",
+        f"{outcome.mean:.2f}{_spread(outcome.deviation)}{unit}{mark}",
         values=(("", outcome.mean), ("deviation", outcome.deviation)),
     )
     difference = "" if outcome.difference is None else f"{outcome.difference:+.2f}"
@@ -165,15 +167,6 @@ def _notes(plan: Plan, outcomes: list[Outcome]) -> tuple[str, ...]:
     if plan.table.note:
         notes.append(plan.table.note)
     return tuple(notes)
-
-
-def _short(reason: str) -> str:
-    """Return a reason that fits into a cell; the notes and the final messages have the full text."""
-    return "waits" if reason.startswith("waits") else cut(reason, 40)
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}"
 
 
 def _spread(deviation: float | None) -> str:

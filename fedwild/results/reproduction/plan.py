@@ -125,12 +125,10 @@ def _labelled(entries: Sequence[Entry]) -> list[Entry]:
         for run in one.runs:
             before = common.setdefault(run.folder, dict(one.cell.keys))
             common[run.folder] = {key: value for key, value in before.items() if one.cell.keys.get(key) == value}
-    labels = {folder: _label(keys) for folder, keys in common.items()}
+    labels = {
+        folder: ", ".join(value for key, value in keys.items() if key != "seed") for folder, keys in common.items()
+    }
     return [replace(entry, runs=tuple(_with_label(run, labels) for run in entry.runs)) for entry in entries]
-
-
-def _label(keys: Mapping[str, str]) -> str:
-    return ", ".join(value for key, value in keys.items() if key != "seed")
 
 
 def _with_label(run: Planned, labels: Mapping[Path, str]) -> Planned:

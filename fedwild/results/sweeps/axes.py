@@ -70,7 +70,7 @@ def read_axes(table: Any, grid: Sequence[str] = (), seeds: str | None = None, fi
     if seeds is None:
         chosen = read_seeds(table["seeds"], "sweep.seeds =", wrong) if "seeds" in table else ()
     else:
-        chosen = read_seeds(seeds_value(seeds), "--seeds", wrong)
+        chosen = read_seeds(_toml(seeds, _toml(f"[{seeds}]", seeds)), "--seeds", wrong)
     axes = Axes(
         chosen,
         {**read_grid(table.get("grid", {}), wrong), **dict(grid_value(text) for text in grid)},
@@ -95,11 +95,6 @@ def read_seeds(value: Any, source: str, wrong: list[str]) -> tuple[int, ...]:
         return tuple(value)
     wrong.append(f"{source} {value!r} is not allowed: {SEEDS_ALLOWED}.")
     return ()
-
-
-def seeds_value(text: str) -> Any:
-    """Return the value of --seeds: 5, or 0,1,2."""
-    return _toml(text, _toml(f"[{text}]", text))
 
 
 def read_grid(table: Any, wrong: list[str]) -> dict[str, list[Any]]:

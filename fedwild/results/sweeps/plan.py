@@ -59,16 +59,15 @@ def planned_sweep(folder: Path, base: Table, axes: Axes, fixed: Table) -> Sweep:
     reject_duplicates(combinations, configs)
     if len(combinations) == 1:
         combinations = [replace(combinations[0], label=combinations[0].label or f"method={configs[0].method.name}")]
-    runs = tuple(
-        SweepRun(
-            combination,
-            seed,
-            Planned(f"{combination.label} seed {seed}", replace(config, seed=seed), folder / folder_name(config, seed)),
-        )
-        for seed in seeds
-        for combination, config in zip(combinations, configs, strict=True)
-    )
-    return Sweep(folder, axes, seeds, runs)
+    runs = []
+    for seed in seeds:
+        for combination, config in zip(combinations, configs, strict=True):
+            # Named by settings, not by position in the grid, so that a larger grid finds the runs again.
+            method = re.sub(r"[^\w.+-]+", "_", config.method.name)
+            place = folder / f"{method}-{config.digest()}-seed{seed}"
+            planned = Planned(f"{combination.label} seed {seed}", replace(config, seed=seed), place)
+            runs.append(SweepRun(combination, seed, planned))
+    return Sweep(folder, axes, seeds, tuple(runs))
 
 
 def each_checked(items: Sequence[Combination], check: Callable[[Combination], Any]) -> list[Any]:
@@ -95,12 +94,6 @@ def reject_duplicates(combinations: Sequence[Combination], configs: Sequence[Con
         if key in seen:
             raise UserError(f"{seen[key]!r} and {combination.label!r} are the same settings: remove one of them.")
         seen[key] = combination.label
-
-
-def folder_name(config: Config, seed: int) -> str:
-    """Return a name by settings, not by position in the grid, so that a larger grid finds the runs again."""
-    method = re.sub(r"[^\w.+-]+", "_", config.method.name)
-    return f"{method}-{config.digest()}-seed{seed}"
 
 
 def check_kept(sweep: Sweep) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from fedwild.core.errors import UserError
 from fedwild.core.storage import write_atomically
 from fedwild.display.progress import WorkDisplay
-from fedwild.results.batch import Planned, Progress, Watcher, run_batch
+from fedwild.results.batch import Progress, Watcher, run_batch
 from fedwild.results.comparison import Comparison, FinishedRun, comparison, labelled, read_run
 from fedwild.results.comparison.grouping import plain
 from fedwild.results.comparison.notes import some
@@ -22,36 +22,10 @@ from fedwild.results.sweeps.axes import Combination
 from fedwild.results.sweeps.plan import Sweep, SweepRun, check_kept, each_checked
 from fedwild.results.tables.formats import FORMATS, write_table
 from fedwild.results.tables.model import ResultTable
-from fedwild.runs.events import Listener
 from fedwild.runs.experiment import prepare
 from fedwild.runs.folder import RunFolder
 
 FORMAT = 1
-
-
-class Recording(Watcher):
-    """Keeps runs.csv up to date, and passes everything to another watcher."""
-
-    def __init__(self, record: Record, watcher: Watcher) -> None:
-        self._record = record
-        self._watcher = watcher
-        self._progress = Progress(0)
-
-    def begin(self, progress: Progress) -> None:
-        self._progress = progress
-        self.save()
-        self._watcher.begin(progress)
-
-    def run(self, planned: Planned, progress: Progress) -> Listener:
-        return self._watcher.run(planned, progress)
-
-    def ran(self, planned: Planned, progress: Progress, error: UserError | None) -> None:
-        self.save()
-        self._watcher.ran(planned, progress, error)
-
-    def save(self) -> None:
-        """Write the current state."""
-        self._record.write_runs(self._progress.failures)
 
 
 def check_sweep(sweep: Sweep, record: Record, work: WorkDisplay | None = None) -> None:
@@ -74,11 +48,8 @@ def run_sweep(sweep: Sweep, record: Record, watcher: Watcher, workers: int | Non
     """Run everything that is not finished; a failed run does not stop the others."""
     with in_use(sweep):
         record.write_plan()
-        recording = Recording(record, watcher)
-        try:
-            return run_batch([run.planned for run in sweep.runs], recording, workers)
-        finally:
-            recording.save()
+        planned = [run.planned for run in sweep.runs]
+        return run_batch(planned, watcher, workers, save=lambda progress: record.write_runs(progress.failures))
 
 
 @contextmanager
@@ -112,12 +83,8 @@ def compared_sweep(
     pairs = [(run, done) for run in by_row if (done := record.finished(run)) is not None]
     labels = {done.path: run.planned.label if each_run else run.combination.label for run, done in pairs}
     rows = labelled([done for _, done in pairs], labels, sweep.axes.varied())
-    return comparison(rows, metrics, [failure_note(failures or {})])
-
-
-def failure_note(failures: Mapping[str, UserError]) -> str | None:
-    """Return which runs are missing because they failed."""
-    return f"Not included, because they failed: {some(failures)}." if failures else None
+    note = f"Not included, because they failed: {some(failures)}." if failures else None
+    return comparison(rows, metrics, [note])
 
 
 def write_tables(sweep: Sweep, table: ResultTable) -> None:

@@ -4,5 +4,3 @@ from fedwild.training.corrections.base import CORRECTIONS, ClientCorrection, Cor
 from fedwild.training.corrections.moon import Moon
 from fedwild.training.corrections.prox import Prox
 from fedwild.training.corrections.scaffold import Scaffold
-
-__all__ = ["CORRECTIONS", "ClientCorrection", "Correction", "Moon", "Prox", "Scaffold"]

@@ -6,5 +6,3 @@ from fedwild.training.objectives.ce import CrossEntropy
 from fedwild.training.objectives.outlier_aware import OutlierAware
 from fedwild.training.objectives.proser import Proser
 from fedwild.training.objectives.prototype_contrast import PrototypeContrast
-
-__all__ = ["OBJECTIVES", "Balanced", "CrossEntropy", "Objective", "OutlierAware", "Proser", "PrototypeContrast"]

@@ -37,12 +37,12 @@ def bar_chart(
             content.append(group(bar, class_=f"bar s{number}"))
             content.append(label(end + 5, y + BAR / 2 + 4, to_text(value), "start"))
     chart = svg(WIDTH, 6 + pitch * len(rows), about, *content)
-    entries = [(swatch(number), name) for number, (name, _) in enumerate(series)]
+    entries = [(bar_symbol(f"bar s{number}"), name) for number, (name, _) in enumerate(series)]
     return chart if len(series) == 1 else joined([chart, legend(entries)])
 
 
-def swatch(number: int) -> Html:
-    return symbol(group(tag("rect", x=5, y=1, width=16, height=10), class_=f"bar s{number}"))
+def bar_symbol(class_: str) -> Html:
+    return symbol(group(tag("rect", x=5, y=1, width=16, height=10), class_=class_))
 
 
 def reliability_chart(calibration: Calibration) -> Html:
@@ -56,9 +56,8 @@ def reliability_chart(calibration: Calibration) -> Html:
         bar = tag("rect", tag("title", text), x=left + 1, y=top, width=width - 2, height=frame.bottom - top)
         content.append(group(bar, class_="pale s0"))
     content.append(line(frame.left, frame.bottom, frame.right, frame.top, "chance"))
-    bar = symbol(group(tag("rect", x=5, y=1, width=16, height=10), class_="pale s0"))
     entries = [
-        (bar, f"answers, ECE {percent(calibration.error)}"),
+        (bar_symbol("pale s0"), f"answers, ECE {percent(calibration.error)}"),
         (symbol(line(1, 6, 25, 6, "chance")), "perfect calibration"),
     ]
     return joined([frame.draw("reliability diagram", *content), legend(entries)])
@@ -78,7 +77,8 @@ def histogram(groups: Sequence[tuple[str, Real]], x_name: str, threshold: float)
         Axis(x_name, float(edges[0]), float(edges[-1])), Axis("share of the group", 0, top, percent=True, root=True)
     )
     content = [steps(frame, edges, share, number) for number, share in enumerate(shares)]
-    entries = [(step_symbol(number), f"{name} ({len(values)})") for number, (name, values) in enumerate(shown)]
+    outlines = [group(tag("path", d="M3 11V3H23V11", class_="steps"), class_=f"s{i}") for i in range(len(shown))]
+    entries = [(symbol(o), f"{name} ({len(values)})") for o, (name, values) in zip(outlines, shown, strict=True)]
     if edges[0] <= threshold <= edges[-1]:
         x = float(frame.across(threshold))
         content.append(line(x, frame.top, x, frame.bottom, "threshold"))
@@ -107,7 +107,3 @@ def steps(frame: Frame, edges: Real, shares: Real, number: int) -> Html:
         corners.append(f"L{short(left)} {short(height)}H{short(right)}")
     corners.append(f"V{short(frame.bottom)}")
     return group(tag("path", d="".join(corners), class_="steps"), class_=f"s{number}")
-
-
-def step_symbol(number: int) -> Html:
-    return symbol(group(tag("path", d="M3 11V3H23V11", class_="steps"), class_=f"s{number}"))

@@ -23,14 +23,6 @@ from fedwild.results.report.sections import (
 )
 
 
-def always(facts: Facts) -> bool:
-    return True
-
-
-def empty(facts: Facts) -> Html:
-    return Html()
-
-
 def for_each_view(draw: Callable[[Facts, ModelAnswers], Html]) -> Callable[[Facts], Html]:
     """Return a function that gives what `draw` returns for every model that is shown, under the name of its client."""
 
@@ -54,8 +46,8 @@ class Section:
 
     id: str
     title: str
-    content: Callable[[Facts], Html]
-    is_relevant: Callable[[Facts], bool] = always
+    content: Callable[[Facts], Html] = lambda facts: Html()
+    is_relevant: Callable[[Facts], bool] = lambda facts: True
     missing: str = ""
     """The field of `Facts` that says why the section cannot be drawn, if it needs something that may be missing."""
 
@@ -85,7 +77,7 @@ BEFORE_EXHIBITS = (
     Section("run", "Overview", overview.draw),
     Section("progress", "Rounds", progress.draw),
     Section("discovery", "Discovered classes", discovery.draw, discovery.is_relevant),
-    Section("exhibits", "Exhibits of the method", empty, lambda facts: False, "no_exhibits"),
+    Section("exhibits", "Exhibits of the method", is_relevant=lambda facts: False, missing="no_exhibits"),
 )
 AFTER_EXHIBITS = (
     Section("open-set", "Known and unknown", for_each_view(openset.draw), missing="no_views"),
@@ -104,7 +96,7 @@ def shown_sections(facts: Facts) -> list[Section]:
     before, after = ([s for s in part if s.is_shown(facts)] for part in (BEFORE_EXHIBITS, AFTER_EXHIBITS))
     titles = {section.title for section in (*before, *after)}
     names = dict.fromkeys(exhibit.section for exhibit in facts.exhibits if exhibit.section not in titles)
-    added = [Section(f"exhibits-{number}", name, empty) for number, name in enumerate(names, start=1)]
+    added = [Section(f"exhibits-{number}", name) for number, name in enumerate(names, start=1)]
     return [*before, *added, *after]
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import colorsys
-from inspect import signature
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.manifold import TSNE
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedwild.core.errors import UserError
 from fedwild.core.names import UNKNOWN_NAME
 from fedwild.core.rng import Rng
 from fedwild.lifecycle.run import Run
 from fedwild.openset.metrics import UNKNOWN
-from fedwild.results.pictures.features import MIN_SAMPLES, check_embeddings, drawn, perplexity_for
+from fedwild.results.pictures.features import MIN_SAMPLES, check_embeddings, drawn, map_embeddings
 from fedwild.results.pictures.partition import Grid
 from fedwild.results.report.answers import ModelAnswers
 from fedwild.results.report.charts.heat import FEW, Heat, heat_map
@@ -36,15 +33,21 @@ MAX_NAMED = 16
 
 def draw_answers(facts: Facts, answers: ModelAnswers) -> Html:
     """Return the confusion matrix and the feature map."""
-    return grid([confusion_figure(answers), map_figure(facts, answers)])
-
-
-def confusion_figure(answers: ModelAnswers) -> Html:
-    about = (
+    about_matrix = (
         "Rows are true classes, columns are answers; percentages of each row. All unknown classes share the row "
         f"{UNKNOWN_NAME}."
     )
-    return figure("Confusion matrix", lambda: confusion(answers), about, wide=len(answers.classes) > MAX_BESIDE)
+    about_map = (
+        f"Embeddings of up to {SAMPLES} test samples, projected by t-SNE. Neighbours stay close; large distances have "
+        "no meaning. Dots are known classes, triangles novel classes, crosses unknown classes."
+    )
+    is_wide = len(answers.classes) > MAX_BESIDE
+    return grid(
+        [
+            figure("Confusion matrix", lambda: confusion(answers), about_matrix, is_wide),
+            figure("Feature map", lambda: feature_map(facts.run, answers), about_map),
+        ]
+    )
 
 
 def confusion(answers: ModelAnswers) -> Html:
@@ -87,14 +90,6 @@ def data_map(facts: Facts) -> Html:
     return heat_map(Heat(held.rows, held.columns, shades, texts, "client / class"), "samples by class and client")
 
 
-def map_figure(facts: Facts, answers: ModelAnswers) -> Html:
-    about = (
-        f"Embeddings of up to {SAMPLES} test samples, projected by t-SNE. Neighbours stay close; large distances have "
-        "no meaning. Dots are known classes, triangles novel classes, crosses unknown classes."
-    )
-    return figure("Feature map", lambda: feature_map(facts.run, answers), about)
-
-
 def feature_map(run: Run, answers: ModelAnswers) -> Html:
     places = drawn(np.arange(len(answers.rows)), SAMPLES, Rng(run.config.seed).child("report", "features"))
     if len(places) < MIN_SAMPLES:
@@ -102,20 +97,9 @@ def feature_map(run: Run, answers: ModelAnswers) -> Html:
     x = run.experiment.dataset.x_test[answers.rows[places]]
     embeddings = run.embed(x, answers.client).flatten(1).double().numpy()
     check_embeddings(embeddings)
-    return scatter(clouds(answers, places, project(embeddings, run.config.seed)), "feature map")
-
-
-def project(embeddings: Real, seed: int) -> Real:
-    """Return points (n, 2) by a short t-SNE."""
     # The map does not depend on the scale, and this scale avoids overflow.
-    scaled = embeddings / np.abs(embeddings).max()
-    wide = np.pad(scaled, ((0, 0), (0, max(0, 2 - scaled.shape[1]))))
-    # The name of this setting depends on the version of scikit-learn.
-    iterations = "max_iter" if "max_iter" in signature(TSNE).parameters else "n_iter"
-    tsne = TSNE(init="pca", perplexity=perplexity_for(len(wide)), random_state=seed % 2**32, **{iterations: ITERATIONS})
-    with threadpool_limits(1):
-        points: Real = tsne.fit_transform(wide).astype(np.float64)
-    return points
+    points = map_embeddings(embeddings / np.abs(embeddings).max(), run.config.seed % 2**32, ITERATIONS)
+    return scatter(clouds(answers, places, points), "feature map")
 
 
 def clouds(answers: ModelAnswers, places: NDArray[np.int64], points: Real) -> list[Cloud]:

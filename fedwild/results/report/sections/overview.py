@@ -54,12 +54,12 @@ def draw(facts: Facts) -> Html:
 
 def pairs_of(facts: Facts) -> list[tuple[str, Child]]:
     settings, versions = facts.table, facts.about.get("versions", {})
-    method = settings.get("method", {})
+    method, shape = settings.get("method", {}), facts.about.get("input", {}).get("shape")
     important = ", ".join(f"{key} {method[key]}" for key in IMPORTANT if key in method)
     return [
         ("Method", f"{facts.method} ({important})"),
         ("Components", ", ".join(f"{kind} {settings[kind]['name']}" for kind in KINDS if kind in settings)),
-        ("Data", data_line(facts)),
+        ("Data", f"{' + '.join(data_names(facts))}{f', samples of shape {tuple(shape)}' if shape else ''}"),
         *class_lines(facts),
         ("Clients", clients_line(facts)),
         ("Network", part_line(settings.get("model", {}))),
@@ -77,11 +77,6 @@ def part_line(part: dict[str, Any]) -> str:
     """Return the name of a component with its settings."""
     more = ", ".join(f"{key} {value}" for key, value in part.items() if key != "name")
     return f"{part.get('name', '?')}{f' ({more})' if more else ''}"
-
-
-def data_line(facts: Facts) -> str:
-    shape = facts.about.get("input", {}).get("shape")
-    return f"{' + '.join(data_names(facts))}{f', samples of shape {tuple(shape)}' if shape else ''}"
 
 
 def data_names(facts: Facts) -> list[str]:
