@@ -10,7 +10,7 @@ import typer
 
 from fedwild.cli import options
 from fedwild.cli.options import Words, option
-from fedwild.core.errors import UserError
+from fedwild.core.errors import UserError, explain_os_errors
 from fedwild.core.text import count
 from fedwild.display.console import print_warning
 
@@ -98,10 +98,8 @@ def run_all(todo: Plan, folder: Path, workers: int | None, quiet: bool) -> dict[
     from fedwild.results.batch import run_batch
     from fedwild.results.batch_display import BatchDisplay
 
-    try:
+    with explain_os_errors(f"--runs {str(folder)!r} cannot be created"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--runs {str(folder)!r} cannot be created: {error.strerror or error}.") from None
     try:
         with BatchDisplay(options.err, quiet) as display:
             return run_batch(todo.runs, display, workers).failures

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(Exception):
@@ -24,6 +25,15 @@ class DamageWarning(UserWarning):
 
 class RoundFailed(UserError):
     """Too few clients replied for the round to count."""
+
+
+@contextmanager
+def explain_os_errors(what: str) -> Iterator[None]:
+    """Turn an `OSError` inside into a `UserError`: what failed, then the system's reason."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{what}: {error.strerror or error}.") from error
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedwild.core.errors import UserError
+from fedwild.core.errors import explain_os_errors
 from fedwild.engines.choice import Connect, engine_of
 from fedwild.lifecycle.rounds import Federation
 from fedwild.lifecycle.run import Run
@@ -63,13 +63,8 @@ def begin(
         **(history or {}),
     }
     facts |= mark(facts, config.engine.address)
-    try:
+    with explain_os_errors(f"--out {str(out or Path('runs'))!r}: the run folder cannot be created"):
         folder = RunFolder.create(out, stem, config.to_toml(), experiment.split, facts, events)
-    except OSError as error:
-        where = out if out is not None else Path("runs")
-        raise UserError(
-            f"--out {str(where)!r}: the run folder cannot be created: {error.strerror or error}."
-        ) from error
     listener({"event": "folder", "path": str(folder.path)})
     Federation(experiment, folder, listener, connect).run()
     return Run(folder.path, trust_code=True)

@@ -113,13 +113,10 @@ def ccr_at_fpr(
     correct_known: ArrayLike,
     u_unknown: ArrayLike,
     fprs: Sequence[float] = tuple(CCR_FPRS.values()),
-    *,
-    strictly_below: bool = False,
 ) -> dict[float, float]:
     """CCR by false positive rate f: the largest CCR(t) of all thresholds with FPR(t) <= f.
 
-    CCR and FPR are those of `oscr`. With `strictly_below`, thresholds must have FPR(t) < f, as in OpenOOD; the two
-    differ only if f * n_unknown is a whole number.
+    CCR and FPR are those of `oscr`. OpenOOD requires FPR(t) < f, which differs if f * n_unknown is a whole number.
     """
     known, correct = _known_scores(u_known, correct_known)
     unknown = _scores("u_unknown", u_unknown)
@@ -128,7 +125,7 @@ def ccr_at_fpr(
     thresholds = np.unique(np.concatenate((known, unknown)))
     ccr = _accepted(known[correct], thresholds) / known.size
     fpr = _accepted(unknown, thresholds) / unknown.size
-    n_allowed = np.searchsorted(fpr, fprs, side="left" if strictly_below else "right")
+    n_allowed = np.searchsorted(fpr, fprs, side="right")
     best = ccr[np.maximum(n_allowed - 1, 0)]
     return dict(zip(fprs, best.tolist(), strict=True))
 
@@ -227,20 +224,11 @@ def hos(decision: ArrayLike, truth: ArrayLike, n_classes: int) -> float:
     return 0.0 if total == 0 else 2.0 * known * unknown / total
 
 
-def open_set_report(
-    logits: ArrayLike,
-    unknown: ArrayLike,
-    truth: ArrayLike,
-    decision: ArrayLike,
-    *,
-    n_train_classes: int | None = None,
-    n_test_classes: int | None = None,
-) -> dict[str, float]:
+def open_set_report(logits: ArrayLike, unknown: ArrayLike, truth: ArrayLike, decision: ArrayLike) -> dict[str, float]:
     """Every open-set figure of one evaluation, by name.
 
     `logits` (n, K) over the known classes, `unknown` (n,) unknown scores, `truth` and `decision` (n,) class ids or
-    UNKNOWN. The threshold behind `decision` is chosen elsewhere, never on unknown test samples. "openness" is added if
-    `n_test_classes` is given; `n_train_classes` is K unless given.
+    UNKNOWN. The threshold behind `decision` is chosen elsewhere, never on unknown test samples.
     """
     predicted = _closed_predictions(logits)
     n_classes = np.shape(logits)[1]
@@ -250,7 +238,7 @@ def open_set_report(
     known = true != UNKNOWN
     u_known, u_unknown, correct = u[known], u[~known], (predicted == true)[known]
     ccr = ccr_at_fpr(u_known, correct, u_unknown)
-    report = {
+    return {
         "closed_accuracy": closed_accuracy(predicted, true),
         "auroc": auroc(u_known, u_unknown),
         "aupr_out": aupr_out(u_known, u_unknown),
@@ -268,9 +256,6 @@ def open_set_report(
         "unk": unk(decided, true),
         "hos": hos(decided, true, n_classes),
     }
-    if n_test_classes is not None:
-        report["openness"] = openness(n_classes if n_train_classes is None else n_train_classes, n_test_classes)
-    return report
 
 
 # --------------------------------------------------------------------------------- novel classes
@@ -324,7 +309,9 @@ def ari(clusters: ArrayLike, truth: ArrayLike) -> float:
     found, true = _two_labellings(clusters, truth)
     if true.size == 0:
         return NAN
-    agreeing, in_clusters, in_classes = (_pairs(counts) for counts in _joint_counts(found, true))
+    # Pairs within groups, as Python ints: products of such numbers exceed 64 bits.
+    pairs = [int((counts * (counts - 1) // 2).sum()) for counts in _joint_counts(found, true)]
+    agreeing, in_clusters, in_classes = pairs
     total = math.comb(true.size, 2)
     chance = in_clusters * in_classes
     spread = total * (in_clusters + in_classes) - 2 * chance
@@ -425,11 +412,6 @@ def _joint_counts(a: Ints, b: Ints) -> tuple[Ints, Ints, Ints]:
 def _entropy(counts: Ints) -> float:
     p = counts / counts.sum()
     return float(-(p * np.log(p)).sum())
-
-
-def _pairs(counts: Ints) -> int:
-    """Return the number of pairs within groups as a Python int, since products of such numbers exceed 64 bits."""
-    return int((counts * (counts - 1) // 2).sum())
 
 
 def _mean(values: NDArray[Any]) -> float:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedwild.core.errors import UserError
+from fedwild.core.errors import UserError, explain_os_errors
 from fedwild.core.storage import make_folder
 from fedwild.core.toml import read_toml
 from fedwild.runs.events import Listener
@@ -71,14 +71,12 @@ class EventFile:
         events = without_lost_ends(run.read_log())
         # Everything is read before anything is written.
         config, settings = run.config_text(), hyperparameters(read_toml(run.path / "config.toml"))
-        try:
+        with explain_os_errors(f"{str(folder)!r} cannot be written"):
             make_folder(folder)
             # Old files may hold rounds that were lost in a crash and repeated.
             for old in folder.glob("events.out.tfevents.*"):
                 old.unlink()
             self._writer: FileWriter = file_writer()(str(folder))
-        except OSError as error:
-            raise UserError(f"{str(folder)!r} cannot be written: {error.strerror or error}.") from error
         self._describe(config, settings, events[0]["time"] if events else time.time())
         for event in events:
             self.add(event)

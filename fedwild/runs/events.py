@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedwild.core.errors import DamageWarning, UserError
+from fedwild.core.errors import DamageWarning, UserError, explain_os_errors
 from fedwild.core.storage import create, open_regular
 from fedwild.runs.records import check_event
 
@@ -120,10 +120,8 @@ def check_log(path: Path) -> CheckedLog:
 
 def read_events(path: Path, anchor: str = "") -> list[dict[str, Any]]:
     """Return the intact events of a log. A damaged line is ignored with a warning; without an intact one, raise."""
-    try:
+    with explain_os_errors(f"{str(path)!r} cannot be read"):
         log = check_log(path)
-    except OSError as error:
-        raise UserError(f"{str(path)!r} cannot be read: {error.strerror or error}.") from None
     problem = log.problem(anchor)
     if problem and not log.events:
         raise UserError(f"{str(path)!r} is damaged, no line of it is intact: restore it from a copy.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedwild.core.errors import UserError
+from fedwild.core.errors import UserError, explain_os_errors
 from fedwild.core.seal import open_json
 from fedwild.core.storage import read_regular
 from fedwild.runs.format import check_format
@@ -43,7 +43,5 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 def read_file(path: Path, max_bytes: int) -> bytes:
     """Return the bytes of a file of a run; raise a `UserError` if it cannot be read."""
-    try:
+    with explain_os_errors(f"{str(path)!r} cannot be read"):
         return read_regular(path, max_bytes)
-    except OSError as error:
-        raise UserError(f"{str(path)!r} cannot be read: {error.strerror or error}.") from None

@@ -8,7 +8,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-from fedwild.core.errors import UserError
+from fedwild.core.errors import UserError, explain_os_errors
 from fedwild.core.version import __version__
 
 PROJECT = """\
@@ -74,13 +74,11 @@ def write_app(folder: Path, config: str, socket: str = "", out: str = "") -> lis
     version = re.sub(r"[^0-9.].*", "", __version__) or "0"
     project = PROJECT.format(version=version, socket=_escape(socket), out=_escape(out))
     files = {PROJECT_FILE: project, **CODE, CONFIG_FILE: config}
-    try:
+    with explain_os_errors(f"folder {str(folder)!r} cannot be written"):
         for name, text in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"folder {str(folder)!r} cannot be written: {error.strerror or error}.") from error
     return [folder / name for name in files]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedwild.core.errors import UserError
+from fedwild.core.errors import explain_os_errors
 from fedwild.core.text import size
 
 FIRST = "0" * 64
@@ -91,16 +91,16 @@ def verify(path: Path) -> AuditReport:
 
 def _lines(path: Path) -> Iterator[tuple[int, Record | None]]:
     """Yield the lines of a log with their numbers; None for a line that is not a JSON object."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            for number, text in enumerate(file, 1):
-                try:
-                    line = json.loads(text)
-                except (ValueError, RecursionError):
-                    line = None
-                yield number, line if isinstance(line, dict) and text.endswith("\n") else None
-    except OSError as error:
-        raise UserError(f"audit log {str(path)!r} cannot be read: {error.strerror or error}.") from error
+    with (
+        explain_os_errors(f"audit log {str(path)!r} cannot be read"),
+        open(path, encoding="utf-8", errors="replace") as file,
+    ):
+        for number, text in enumerate(file, 1):
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                line = None
+            yield number, line if isinstance(line, dict) and text.endswith("\n") else None
 
 
 def _out_of_order(number: int, found: Any, expected: int) -> str:

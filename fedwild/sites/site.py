@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedwild.core.errors import BadReply, UserError
+from fedwild.core.errors import BadReply, UserError, explain_os_errors
 from fedwild.core.memory import limit_memory
 from fedwild.core.temporary import temporary_folder
 from fedwild.core.trust import only_in_process
@@ -88,11 +88,8 @@ def run_site(options: SiteOptions, notify: Notify) -> None:
 
 def start_log(server: SiteServer) -> None:
     """Record in the audit log that the site starts, and with which policy."""
-    try:
+    with explain_os_errors(f"the audit log {str(server.audit.path)!r} cannot be written"):
         server.audit.append({"request": {"kind": "start"}, "site": server.name, "policy": server.policy.digest()})
-    except OSError as error:
-        path = str(server.audit.path)
-        raise UserError(f"the audit log {path!r} cannot be written: {error.strerror or error}.") from error
 
 
 def check_options(options: SiteOptions) -> None:
@@ -137,12 +134,10 @@ def site_folders(folder: Path | None) -> list[Path]:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Prevent a second process from running as the same site."""
-    try:
+    with explain_os_errors(f"--folder {str(folder)!r} cannot be used"):
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
         lock = open(folder / ".lock", "w")  # noqa: SIM115  (held while the site runs)
-    except OSError as error:
-        raise UserError(f"--folder {str(folder)!r} cannot be used: {error.strerror or error}.") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

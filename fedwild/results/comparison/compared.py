@@ -184,7 +184,7 @@ class Column:
         """'large', 'small', or None if the figure only describes a run."""
         if self._figure.startswith(BETTER_SMALL):
             return "small"
-        return "large" if is_share(self._figure) and self._figure != "openness" else None
+        return "large" if is_share(self._figure) else None
 
     @property
     def is_cost(self) -> bool:

@@ -6,7 +6,6 @@ Files are PNG, SVG or PDF by the ending of the name, whole or not at all, and th
 from __future__ import annotations
 
 import io
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedwild.core.errors import UserError
-from fedwild.core.storage import write_atomically
 from fedwild.core.text import cut
+from fedwild.results.output import write_output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -129,7 +128,7 @@ def write_figure(figure: Figure, path: Path, tight: bool = True) -> None:
         # Characters that the font does not have become boxes.
         warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
         figure.savefig(buffer, format=kind, dpi="figure", metadata=METADATA[kind], **page)
-    write_picture(buffer.getvalue(), path)
+    write_output(path, buffer.getvalue())
 
 
 def write_image(image: Image, path: Path) -> None:
@@ -137,22 +136,10 @@ def write_image(image: Image, path: Path) -> None:
     if check_ending(path) == "png":
         buffer = io.BytesIO()
         image.save(buffer, format="PNG")
-        return write_picture(buffer.getvalue(), path)
+        return write_output(path, buffer.getvalue())
     with styled():
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(image.width / SHEET_DPI, image.height / SHEET_DPI), dpi=SHEET_DPI)
         figure.figimage(np.asarray(image))
     return write_figure(figure, path, tight=False)
-
-
-def write_picture(data: bytes, path: Path) -> None:
-    """Write the bytes of a picture, whole or not at all."""
-    try:
-        if path.exists() and not path.is_file():
-            # A folder refuses; a device or a pipe must not be replaced by a file.
-            path.write_bytes(data)
-        else:
-            write_atomically(Path(os.path.realpath(path)), data, durable=False, private=False)
-    except OSError as error:
-        raise UserError(f"--out {str(path)!r} cannot be written: {error.strerror or error}.") from None

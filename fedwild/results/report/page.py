@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from importlib import resources
 from pathlib import Path
 
 from fedwild.core.errors import UserError
-from fedwild.core.storage import write_atomically
 from fedwild.core.version import __version__
 from fedwild.lifecycle.run import Run
+from fedwild.results.output import write_output
 from fedwild.results.report.facts import Facts, read_facts
 from fedwild.results.report.figure import guarded, reason
 from fedwild.results.report.markup import Html, tag
@@ -30,16 +29,7 @@ def write_report(run: Run | str | Path, path: str | Path | None = None, workers:
     target = run.path / NAME if path is None else Path(path)
     check_target(target)
     text = page_of(read_facts(run, workers))
-    try:
-        # A device or a pipe that the user names must not be replaced by a file.
-        if path is not None and target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8", errors="replace")
-        else:
-            write_atomically(
-                Path(os.path.realpath(target)), text.encode("utf-8", "replace"), durable=False, private=path is None
-            )
-    except OSError as error:
-        raise UserError(f"--out {str(target)!r} cannot be written: {error.strerror or error}.") from None
+    write_output(target, text.encode("utf-8", "replace"), private=path is None)
     return target
 
 

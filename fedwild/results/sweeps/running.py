@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedwild.core.errors import UserError
+from fedwild.core.errors import UserError, explain_os_errors
 from fedwild.core.storage import write_atomically
 from fedwild.display.progress import WorkDisplay
 from fedwild.results.batch import Progress, Watcher, run_batch
@@ -56,11 +56,10 @@ def run_sweep(sweep: Sweep, record: Record, watcher: Watcher, workers: int | Non
 def in_use(sweep: Sweep) -> Iterator[None]:
     """Lock the folder against a second sweep."""
     folder = RunFolder(sweep.folder)
-    try:
+    with explain_os_errors(f"--out {str(sweep.folder)!r} cannot be created"):
         sweep.folder.mkdir(parents=True, exist_ok=True)
+    try:
         folder.lock()
-    except OSError as error:
-        raise UserError(f"--out {str(sweep.folder)!r} cannot be created: {error.strerror or error}.") from None
     except UserError:
         raise UserError(
             f"--out {str(sweep.folder)!r} is in use by another sweep: wait for it, or choose another folder."
@@ -207,7 +206,5 @@ def _number(value: float | None) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with explain_os_errors(f"{str(path)!r} cannot be written"):
         write_atomically(path, text.encode(), durable=False, private=False)
-    except OSError as error:
-        raise UserError(f"{str(path)!r} cannot be written: {error.strerror or error}.") from None

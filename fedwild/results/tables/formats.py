@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedwild.core.errors import UserError
-from fedwild.core.storage import write_atomically
+from fedwild.core.errors import UserError, explain_os_errors
 from fedwild.display.console import open_console
+from fedwild.results.output import write_output
 from fedwild.results.tables.model import Cell, ResultTable
 
 NAME_WIDTH = 20
@@ -236,9 +236,7 @@ def format_of(path: Path) -> str:
 def write_table(table: ResultTable, path: Path) -> None:
     """Write the complete table, or nothing."""
     text = FORMATS[format_of(path)](table)
-    try:
+    with explain_os_errors(f"--out {str(path)!r} cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Names of folders may have characters that UTF-8 cannot encode.
-        write_atomically(path, text.encode(errors="replace"), durable=False, private=False)
-    except OSError as error:
-        raise UserError(f"--out {str(path)!r} cannot be written: {error.strerror or error}.") from None
+    # Names of folders may have characters that UTF-8 cannot encode.
+    write_output(path, text.encode(errors="replace"))

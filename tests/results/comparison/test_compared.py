@@ -128,7 +128,6 @@ def test_columns_are_those_of_the_final_table_or_the_requested_ones(tmp_path: Pa
         ("bytes_up", "small"),
         ("number_found", None),
         ("rounds", None),
-        ("openness", None),
     ],
 )
 def test_each_figure_has_a_direction_or_none(key: str, better: str | None) -> None:
