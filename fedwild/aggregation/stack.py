@@ -46,6 +46,7 @@ class Stack:
         self.weights: list[float] = []
         self.columns = 0
         self._first: dict[str, Tensor] = {}
+        self._floats: dict[str, Tensor] = {}
         for reply in replies:
             w = weight(reply)
             if w != 0:
@@ -68,14 +69,14 @@ class Stack:
                 name: torch.empty_like(tensor, device="meta") if tensor.is_floating_point() else tensor.clone()
                 for name, tensor in tensors.items()
             }
-            kept = [tensor.dtype for tensor in self._first.values() if tensor.is_floating_point()]
-            self._kind = np.float64 if torch.float64 in kept else np.float32
-            self.columns = sum(tensor.numel() for tensor in self._first.values() if tensor.is_floating_point())
+            self._floats = {name: tensor for name, tensor in self._first.items() if tensor.is_floating_point()}
+            wide = any(tensor.dtype == torch.float64 for tensor in self._floats.values())
+            self._kind = np.float64 if wide else np.float32
+            self.columns = sum(tensor.numel() for tensor in self._floats.values())
         if tensors.keys() != self._first.keys():
             raise ValueError(f"the reply of {client} has other tensors than the replies before it")
-        for name, like in self._first.items():
-            if like.is_floating_point():
-                self._file.write(tensors[name].contiguous().numpy().astype(self._kind, copy=False).tobytes())
+        for name in self._floats:
+            self._file.write(tensors[name].contiguous().numpy().astype(self._kind, copy=False).tobytes())
 
     def blocks(self, reference: Tensors | None = None) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield blocks of columns: their range, and the values (rows, columns) in float64.
@@ -85,7 +86,9 @@ class Stack:
         rows, width = len(self), max(1, BLOCK_BYTES // (8 * (len(self) + 1)))
         self._file.flush()
         matrix = np.memmap(self._file, self._kind, "r", shape=(rows, self.columns)) if self.columns else None
-        extra = None if reference is None else self._flatten(reference)
+        extra = None
+        if reference is not None:
+            extra = np.concatenate([np.empty(0), *(reference[n].double().flatten().numpy() for n in self._floats)])
         for start in range(0, self.columns, width):
             part = slice(start, min(start + width, self.columns))
             assert matrix is not None
@@ -103,7 +106,8 @@ class Stack:
     def squared_distances(self, reference: Tensors | None = None) -> np.ndarray:
         """Return ||x_i - x_j||^2 of all rows (rows, rows), on the scale of weights: variances by their square roots."""
         count = len(self) + (reference is not None)
-        products, variances = np.zeros((count, count)), self._variances()
+        products, sizes = np.zeros((count, count)), [tensor.numel() for tensor in self._floats.values()]
+        variances = np.repeat([name.endswith(VARIANCE) for name in self._floats], sizes).astype(bool)
         for part, block in self.blocks(reference):
             block = np.where(variances[part], np.sqrt(np.abs(block)), block)
             # Distances are differences of products, so products should be small.
@@ -114,20 +118,8 @@ class Stack:
 
     def restore(self, values: np.ndarray) -> dict[str, Tensor]:
         """Return a row of numbers (columns,) as tensors; integers are those of the first reply."""
-        tensors, start = {}, 0
-        for name, like in self._first.items():
-            if like.is_floating_point():
-                part = torch.from_numpy(values[start : start + like.numel()].copy()).reshape(like.shape)
-                tensors[name], start = part.to(like.dtype), start + like.numel()
-            else:
-                tensors[name] = like
+        tensors, start = dict(self._first), 0
+        for name, like in self._floats.items():
+            part = torch.from_numpy(values[start : start + like.numel()].copy()).reshape(like.shape)
+            tensors[name], start = part.to(like.dtype), start + like.numel()
         return tensors
-
-    def _flatten(self, tensors: Tensors) -> np.ndarray:
-        kept = [name for name, like in self._first.items() if like.is_floating_point()]
-        return np.concatenate([np.empty(0), *(tensors[name].double().flatten().numpy() for name in kept)])
-
-    def _variances(self) -> np.ndarray:
-        """Return which columns are running variances of batch-norm."""
-        kept = [(name, like.numel()) for name, like in self._first.items() if like.is_floating_point()]
-        return np.repeat([name.endswith(VARIANCE) for name, _ in kept], [size for _, size in kept]).astype(bool)

@@ -57,7 +57,11 @@ def check_name(
     if kind == "class" and plain_name(name) == UNKNOWN_NAME:
         raise UserError(f"{shown} {UNKNOWN_NAME!r} is the answer for samples of no class. Rename the class.")
     if kind == "client":
-        _check_file_name(name, shown)
+        # It becomes the name of a file.
+        if name.startswith(".") or name == EVERYONE or set(name) & set("/\\"):
+            raise UserError(f"{shown} it must not contain slashes, start with a dot or be {EVERYONE!r}.")
+        if len(name.encode()) > MAX_BYTES:
+            raise UserError(f"{shown} it must have at most {MAX_BYTES} bytes in UTF-8.")
     if seen is None:
         return
     other = seen.setdefault(plain_name(name), Named(name, where))
@@ -66,11 +70,3 @@ def check_name(
             f"{prefix}{kind} {name!r} differs from {other.name!r} only by case or spaces ({other.name!r} is from "
             f"{other.where}). {advice}"
         )
-
-
-def _check_file_name(name: str, shown: str) -> None:
-    """Reject a client's name that cannot be a file name."""
-    if name.startswith(".") or name == EVERYONE or set(name) & set("/\\"):
-        raise UserError(f"{shown} it must not contain slashes, start with a dot or be {EVERYONE!r}.")
-    if len(name.encode()) > MAX_BYTES:
-        raise UserError(f"{shown} it must have at most {MAX_BYTES} bytes in UTF-8.")

@@ -36,13 +36,9 @@ def create(path: Path, private: bool = True, flags: int = os.O_TRUNC) -> int:
     """Open a file for writing, create it if it does not exist, and return its descriptor."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600 if private else 0o666)
     if private:
-        os.fchmod(descriptor, file_mode(path.parent))
+        # Also readable for those with whom the folder is shared.
+        os.fchmod(descriptor, 0o600 | (path.parent.stat().st_mode & READABLE))
     return descriptor
-
-
-def file_mode(folder: Path) -> int:
-    """Return the permissions of a private file in a folder: 0600, and readable for those with whom it is shared."""
-    return 0o600 | (folder.stat().st_mode & READABLE)
 
 
 def make_folder(folder: Path) -> None:

@@ -235,17 +235,14 @@ class Executor:
 
     def labels_of(self, client: str) -> dict[str, int]:
         """Return the number of a client's labelled training samples by class name."""
-        return self._label_counts(self._clients[client].train)
+        labels, classes = self.dataset.y_train.numpy()[self._clients[client].train], self.dataset.classes
+        counts = np.bincount(labels, minlength=len(classes)).tolist()
+        return {name: count for name, count in zip(classes, counts, strict=True) if count}
 
     @property
     def rounds(self) -> int:
         """The number of rounds of the method's plan."""
         return len(self._phases)
-
-    def _label_counts(self, rows: np.ndarray) -> dict[str, int]:
-        """Return the number of these training rows by class name."""
-        counts = np.bincount(self.dataset.y_train.numpy()[rows], minlength=len(self.dataset.classes)).tolist()
-        return {name: count for name, count in zip(self.dataset.classes, counts, strict=True) if count}
 
     def kept(self, job: Job) -> Payload:
         """Return the version of the client's state that a job starts from."""

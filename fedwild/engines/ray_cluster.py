@@ -68,7 +68,10 @@ def connect(address: str | None, workers: int, data_bytes: int) -> Connection:
     if ray.is_initialized():
         return Connection(ours=False)
     if address is None:
-        return Connection(watchdog=start(max(workers, 1), store_bytes(data_bytes)))
+        # The object store has at most half of the memory; the rest goes to disk.
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        store = max(MIN_STORE_BYTES, min(data_bytes + PAYLOAD_BYTES, memory // 2))
+        return Connection(watchdog=start(max(workers, 1), store))
     join(address)
     return Connection()
 
@@ -80,7 +83,8 @@ def start(workers: int, store: int) -> subprocess.Popen[bytes]:
     """Start a Ray that only this machine can reach; return the watchdog that ends it."""
     import ray
 
-    folder = tempfile.mkdtemp(prefix="fw-", dir=short_parent())
+    parent = tempfile.gettempdir()
+    folder = tempfile.mkdtemp(prefix="fw-", dir=parent if len(parent) <= MAX_PARENT_LENGTH else "/tmp")
     watchdog = start_watchdog(folder)
     set_token()
     # With SPT_NOENV, the environment of processes that change their title, and so the mark, stays readable.
@@ -106,18 +110,6 @@ def start(workers: int, store: int) -> subprocess.Popen[bytes]:
             raise UserError(f"engine.name = 'ray': Ray does not start on this machine: {one_line(error)}") from error
         raise
     return watchdog
-
-
-def short_parent() -> str:
-    """Return the folder for temporary files, or /tmp if its path is too long for sockets."""
-    parent = tempfile.gettempdir()
-    return parent if len(parent) <= MAX_PARENT_LENGTH else "/tmp"
-
-
-def store_bytes(data_bytes: int) -> int:
-    """Return the size of the object store, at most half of the memory; the rest goes to disk."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(MIN_STORE_BYTES, min(data_bytes + PAYLOAD_BYTES, memory // 2))
 
 
 def set_token() -> None:

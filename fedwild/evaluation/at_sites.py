@@ -25,7 +25,12 @@ def evaluate_at_sites(examiner: Examiner, server: Server, snapshot: str, states:
     names = list(answering.clients)
     examiner.calibrate(server, snapshot, states, names)
     reports = site_reports(examiner, server, snapshot, states, names if answering.personal else server.clients)
-    by = {name: figures_in(report) for name, report in reports.items() if report.info["samples"]}
+    by = {
+        # Figures that are not defined at a site are NaN.
+        name: {key: math.nan if value is None else float(value) for key, value in report.info["figures"].items()}
+        for name, report in reports.items()
+        if report.info["samples"]
+    }
     if len(examiner.split.test) and not answering.personal:
         metrics = examiner.measure(server, examiner.test_outcome(server, snapshot))
     else:
@@ -58,11 +63,6 @@ def site_reports(
         except (UserError, BadReply) as problem:
             server.note(f"{name} is excluded from the figures: {problem}")
     return dict(sorted(reports.items()))
-
-
-def figures_in(report: Payload) -> dict[str, float]:
-    """Return a site's figures; those that are not defined there are NaN."""
-    return {key: math.nan if value is None else float(value) for key, value in report.info["figures"].items()}
 
 
 def mean_figures(by: Mapping[str, Mapping[str, float]], sizes: Mapping[str, int]) -> dict[str, float]:

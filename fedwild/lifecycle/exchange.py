@@ -75,7 +75,9 @@ class Exchange:
     ) -> Collected:
         """Send a job to each chosen client, in this order, and return the replies within the limits."""
         collected = self._collect(server, ledger, phase, chosen, claims)
-        self._limit(server, collected)
+        # Replies that move the server's state much further than the other clients do.
+        for name, reason in find_excessive(collected.updates, self._max_update).items():
+            self.reject(server, collected, name, reason)
         self._cap(server, collected, claims)
         return collected
 
@@ -96,8 +98,11 @@ class Exchange:
                 path = outbox.file(phase.send(server, name))
                 yield Job("local", step, path, name, server.classes.names, ledger.states.get(name))
 
+        def started(job: Job) -> None:
+            self._log.announce("client-start", client=job.client, index=job.step.index)
+
         collected = Collected()
-        for answer in self._engine.run(jobs(), self._started):
+        for answer in self._engine.run(jobs(), started):
             name = answer.job.client or ""
             if answer.disk_failed:
                 raise OSError(answer.error)
@@ -131,11 +136,6 @@ class Exchange:
         outbox.clear()
         return collected
 
-    def _limit(self, server: Server, collected: Collected) -> None:
-        """Reject replies that move the server's state much further than the other clients do."""
-        for name, reason in find_excessive(collected.updates, self._max_update).items():
-            self.reject(server, collected, name, reason)
-
     def _cap(self, server: Server, collected: Collected, claims: Claims) -> None:
         """Lower the samples of clients that would have more than the share `federation.max_weight` of all."""
         for name, count in claims.cap(collected.samples).items():
@@ -143,9 +143,6 @@ class Exchange:
             if count < claimed:
                 collected.accepted[name] = partial(read_with_samples, collected.accepted[name], count)
                 server.note(f"{name} counts with {count} of its {claimed} samples (federation.max_weight)")
-
-    def _started(self, job: Job) -> None:
-        self._log.announce("client-start", client=job.client, index=job.step.index)
 
     def _examine(self, server: Server, phase: Phase, answer: Answer, claims: Claims) -> tuple[str | None, Payload]:
         """Return the reason to reject an answer, or None, and its payload."""

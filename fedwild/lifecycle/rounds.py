@@ -115,17 +115,14 @@ class Federation:
             rounds=self._first + len(self._steps),
             phases=phase_lengths(self._steps[ledger.next_index - self._first :]),
         )
-        found = (*problems, *self._log_problems(ledger))
+        lost = check_log(self.folder.events).problem(ledger.log)
+        if lost:
+            problems.append(f"{str(self.folder.events)!r} is damaged ({lost}); only intact lines are used")
         protection = protection_notes(self.experiment.method, self.experiment.config.federation.secure)
         notes = (*starting_notes(server), *protection, *self._privacy.notes(server))
-        for text in (*found, *self.experiment.notes, *notes):
+        for text in (*problems, *self.experiment.notes, *notes):
             self._log.write("note", text=text)
         return server, ledger
-
-    def _log_problems(self, ledger: Ledger) -> list[str]:
-        """Return a note on a log that was damaged before this process continued it."""
-        problem = check_log(self.folder.events).problem(ledger.log)
-        return [f"{str(self.folder.events)!r} is damaged ({problem}); only intact lines are used"] if problem else []
 
     def _server_from(self, payload: Payload) -> Server:
         """Return the server that a checkpoint holds."""
@@ -168,7 +165,8 @@ class Federation:
         ledger.states |= collected.states
         self._remove_replies()
         trained = time.perf_counter() - begin
-        ledger.evaluation = self._evaluate(server, ledger) if self._evaluation_due(step) else None
+        due = self.experiment.config.evaluation.is_due(step.index, self._steps[-1].index)
+        ledger.evaluation = self._evaluate(server, ledger) if due else None
         self._log_notes(server)
         self._log.write(
             "round",
@@ -216,11 +214,6 @@ class Federation:
             server.note(f"the merge of the replies failed, so this round changes nothing: {merged.problem}")
             self._log.write("merge-failed", index=step.index, phase=step.phase, reason=merged.problem)
         return merged.server
-
-    def _evaluation_due(self, step: Step) -> bool:
-        """Return whether this round is evaluated: every `evaluation.every` rounds, and the last."""
-        every = self.experiment.config.evaluation.every
-        return step.index == self._steps[-1].index or (every > 0 and (step.index + 1) % every == 0)
 
     def _evaluate(self, server: Server, ledger: Ledger) -> Evaluation:
         """Measure the current server."""

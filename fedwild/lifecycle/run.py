@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwild.contract import EVERYONE, Answering, Client, Outcome, Payload, Record, Rng, Server, Task
+from fedwild.contract import EVERYONE, Answering, Client, Outcome, Payload, Predictor, Record, Rng, Server, Task
 from fedwild.contract.engine import Job
 from fedwild.core.classes import ClassEntry
 from fedwild.core.errors import BadReply, UserError
@@ -207,10 +207,7 @@ class Run:
         """
         samples = self._samples(x)
         server = self.server()
-        answering = self._answering(server)
-        owner = self._owner(answering, server, client)
-        with self._fitting():
-            predictor = answering.predictor(owner)
+        answering, predictor = self._predictor(server, client)
         threshold = server.thresholds.get(client if answering.personal and client else EVERYONE, float("inf"))
         classes = server.classes.names
         if not len(samples):
@@ -225,15 +222,18 @@ class Run:
         samples = self._samples(x)
         if not len(samples):
             raise UserError("No inputs: at least one is needed to compute embeddings.")
-        server = self.server()
-        answering = self._answering(server)
-        owner = self._owner(answering, server, client)
-        with self._fitting():
-            predictor = answering.predictor(owner)
+        _, predictor = self._predictor(self.server(), client)
         try:
             return embed(predictor, samples, self.task.device)
         except UserError as error:
             raise UserError(f"method {self.config.method.name!r} has no embeddings: {error}") from None
+
+    def _predictor(self, server: Server, client: str | None) -> tuple[Answering, Predictor]:
+        """Return who answers, and the predictor that all clients share or that of one client."""
+        answering = self._answering(server)
+        owner = self._owner(answering, server, client)
+        with self._fitting():
+            return answering, answering.predictor(owner)
 
     def _answering(self, server: Server) -> Answering:
         with self._fitting():
@@ -344,19 +344,14 @@ class Run:
             with contextlib.closing(LocalEngine(executor, count)) as engine:
                 accept, keep = e.config.evaluation.accept, keep_thresholds or e.config.data.at_sites
                 run = with_progress(engine.run, on_progress)
-                with self._readable():
+                try:
                     yield Examiner(e.method, e.dataset, split, accept, run, keep_thresholds=keep), str(snapshot)
-
-    @contextlib.contextmanager
-    def _readable(self) -> Iterator[None]:
-        """Turn the error of a client's state that is missing or damaged into a sentence."""
-        try:
-            yield
-        except OSError as error:
-            raise UserError(
-                f"a client's state of run {str(self.path)!r} cannot be used ({error.strerror or error}): restore it "
-                f"from a copy, or delete model.safetensors and result.json, then run `fedwild resume {self.path}`."
-            ) from error
+                except OSError as error:
+                    raise UserError(
+                        f"a client's state of run {str(self.path)!r} cannot be used ({error.strerror or error}): "
+                        "restore it from a copy, or delete model.safetensors and result.json, then run "
+                        f"`fedwild resume {self.path}`."
+                    ) from error
 
     def _reject_at_sites(self) -> None:
         """Raise an error if the data is at sites."""

@@ -62,7 +62,10 @@ def prepare_sites(config: Config, sites: Sequence[SiteFacts]) -> Experiment:
     split = split_of_sites(config, dataset, roles, sites)
     model = default_model(dataset.input_shape)
     resolved = resolved_for_sites(config, roles, members, model)
-    return assembled(resolved, dataset, split, notes_on_sites(roles))
+    notes = [f"known classes: {', '.join(roles.known)}"]
+    if not roles.unknown and not roles.novel:
+        notes.append(NOTHING_UNKNOWN)
+    return assembled(resolved, dataset, split, tuple(notes))
 
 
 def resolved_for_sites(config: Config, roles: ClassRoles, members: Sequence[SiteFacts], model: str) -> Config:
@@ -161,9 +164,3 @@ def client_of(
     """Return a client without rows."""
     known = tuple(sorted(classes)) if name in newcomers else roles.known
     return ClientSplit(name, NO_ROWS, NO_ROWS, NO_ROWS, NO_ROWS, known)
-
-
-def notes_on_sites(roles: ClassRoles) -> tuple[str, ...]:
-    """Return notes on the classes."""
-    known = f"known classes: {', '.join(roles.known)}"
-    return (known,) if roles.unknown or roles.novel else (known, NOTHING_UNKNOWN)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from fedwild.aggregation import AGGREGATIONS
 from fedwild.core.component import Component, summary_of
 from fedwild.core.errors import unknown_name
 from fedwild.core.registry import Registry
@@ -13,15 +11,12 @@ from fedwild.core.settings import Settings
 from fedwild.data import DATASETS, PARTITIONS, DataEntry, DataSettings, PartitionSettings
 from fedwild.data.partitions import POOL, PoolPartitionSettings
 from fedwild.data.sources import difference_from_catalogue, find_prepared
-from fedwild.discovery import ESTIMATORS
 from fedwild.methods import METHODS, demonstration
 from fedwild.models import MODELS
-from fedwild.openset import SCORES
+from fedwild.runs.components import KINDS as COMPONENTS
 from fedwild.runs.components import default_parts
 from fedwild.runs.settings import EngineSettings, EvaluationSettings, FederationSettings, PrivacySettings
-from fedwild.training.corrections import CORRECTIONS
 from fedwild.training.loop import LocalTraining
-from fedwild.training.objectives import OBJECTIVES
 
 Row = dict[str, Any]
 """name, summary, details (further lines for people) and parameters, each with name, type, default and so on."""
@@ -30,11 +25,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "methods": METHODS,
     "models": MODELS,
     "partitions": PARTITIONS,
-    "objectives": OBJECTIVES,
-    "corrections": CORRECTIONS,
-    "aggregations": AGGREGATIONS,
-    "estimators": ESTIMATORS,
-    "scores": SCORES,
+    **{f"{kind}s": registry for kind, (registry, _) in COMPONENTS.items()},
 }
 SECTIONS: dict[str, type[Settings]] = {
     "data": DataSettings,
@@ -55,22 +46,21 @@ def list_kind(kind: str, name: str | None = None) -> list[Row]:
     if kind in REGISTRIES:
         registry = REGISTRIES[kind]
         return [_component_row(registry.get(one)) for one in ([name] if name else registry.names())]
-    if kind == "data":
-        return _choose("data set", DATASETS, _data_row, name)
-    return _choose("section", SECTIONS, lambda section: _section_row(section, SECTIONS[section]), name)
-
-
-def _choose(what: str, table: dict[str, Any], row: Callable[[str], Row], name: str | None) -> list[Row]:
+    what, table = ("data set", DATASETS) if kind == "data" else ("section", SECTIONS)
     if name is not None and name not in table:
         raise unknown_name(what, name, table)
-    return [row(one) for one in ([name] if name else table)]
+    return [_data_row(one) if kind == "data" else _row(one, SECTIONS[one]) for one in ([name] if name else table)]
 
 
 def _component_row(cls: type[Component]) -> Row:
-    row = {"name": cls.name, "summary": summary_of(cls), "details": [], "parameters": cls.Params.describe()}
+    row = {**_row(cls.name, cls.Params), "summary": summary_of(cls)}
     if issubclass(cls, METHODS.base):
         return {**row, **_method_facts(cls)}
     return row
+
+
+def _row(name: str, settings: type[Settings]) -> Row:
+    return {"name": name, "summary": summary_of(settings), "details": [], "parameters": settings.describe()}
 
 
 def _method_facts(cls: Any) -> Row:
@@ -109,7 +99,3 @@ def _data_row(name: str) -> Row:
         "licence": entry.licence,
         "found": str(found) if found else None,
     }
-
-
-def _section_row(name: str, settings: type[Settings]) -> Row:
-    return {"name": name, "summary": summary_of(settings), "details": [], "parameters": settings.describe()}

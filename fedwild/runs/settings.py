@@ -51,6 +51,10 @@ class EvaluationSettings(Settings):
     every: int = Field(1, ge=0, description="rounds between evaluations; 0 evaluates only at the end")
     accept: float = Field(0.95, gt=0, le=1, description="share of known validation samples that the threshold accepts")
 
+    def is_due(self, index: int, last: int) -> bool:
+        """Return whether the round with this index is evaluated: every `every` rounds, and the last."""
+        return index == last or (self.every > 0 and (index + 1) % self.every == 0)
+
 
 class EngineSettings(Settings):
     """Where clients run. You can resume a run with another engine; the number of workers never changes the result."""

@@ -20,7 +20,7 @@ from typing import Any
 from fedwild.core.errors import BadReply
 from fedwild.core.payload import Payload
 from fedwild.core.storage import write_atomically
-from fedwild.sites.audit_check import FIRST, Record, hash_of, read_head, verify
+from fedwild.sites.audit_check import FIRST, Record, hash_of, read_head, table_of, verify
 from fedwild.sites.envelope import Envelope
 
 MAX_HEAD_CHARACTERS = 100_000
@@ -53,10 +53,8 @@ class AuditLog:
         with open(descriptor, "ab", buffering=0) as file:
             file.write(data)
             os.fsync(file.fileno())
-        self._write_head(line["n"], line["hash"])
-
-    def _write_head(self, lines: int, last: str) -> None:
-        write_atomically(self._head, json.dumps({"lines": lines, "hash": last, "bytes": self._bytes()}).encode())
+        now = {"lines": line["n"], "hash": line["hash"], "bytes": self._bytes()}
+        write_atomically(self._head, json.dumps(now).encode())
 
     def _bytes(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
@@ -80,15 +78,14 @@ class AuditLog:
 
 def describe_exchange(request: Envelope, reply: Envelope) -> Record:
     """Return the record of a request and what was sent back: names, shapes, sizes and digests, never values."""
-    job = request.head.get("job")
-    job = job if isinstance(job, dict) else {}
-    step = job.get("step")
-    step = step if isinstance(step, dict) else {}
+    job = table_of(request.head.get("job"))
+    step = table_of(job.get("step"))
     asked = {"kind": request.head.get("kind"), "run": request.head.get("run"), "job": job.get("kind")}
     asked |= {"round": step.get("index"), "phase": step.get("phase")}
+    head = {"head": reply.head} if len(reply.head_text()) <= MAX_HEAD_CHARACTERS else {}
     return {
         "request": {key: short(value) for key, value in asked.items() if value is not None} | digest_of(request),
-        "sent": {**describe_body(reply), **describe_head(reply), **digest_of(reply)},
+        "sent": {**describe_body(reply), **head, **digest_of(reply)},
     }
 
 
@@ -102,11 +99,6 @@ def digest_of(envelope: Envelope) -> Record:
     digest = hashlib.sha256(head)
     digest.update(envelope.body)
     return {"bytes": len(head) + len(envelope.body), "sha256": digest.hexdigest()}
-
-
-def describe_head(envelope: Envelope) -> Record:
-    """Return the head of a reply: names, counts, notes and reasons."""
-    return {"head": envelope.head} if len(envelope.head_text()) <= MAX_HEAD_CHARACTERS else {}
 
 
 def describe_body(envelope: Envelope) -> Record:

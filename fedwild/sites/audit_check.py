@@ -115,16 +115,16 @@ def _count(report: AuditReport, line: Record) -> None:
     report.last = str(line.get("hash"))
     report.hashes.add(report.last)
     report.first_time, report.last_time = report.first_time or str(line.get("time")), str(line.get("time"))
-    request, sent = _table(line.get("request")), _table(line.get("sent"))
+    request, sent = table_of(line.get("request")), table_of(line.get("sent"))
     kind = str(request.get("kind"))
     report.requests[f"job {request.get('job')}" if kind == "job" else kind] += 1
     if kind == "job":
         report.runs[str(request.get("run"))] += 1
-    report.refused += _table(sent.get("head")).get("kind") == "rejected"
+    report.refused += table_of(sent.get("head")).get("kind") == "rejected"
     report.sent_bytes += sent["bytes"] if isinstance(sent.get("bytes"), int) else 0
 
 
-def _table(value: Any) -> Record:
+def table_of(value: Any) -> Record:
     return value if isinstance(value, dict) else {}
 
 

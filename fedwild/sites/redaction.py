@@ -39,7 +39,8 @@ def redact(text: str) -> str:
     was_cut, line = len(line) > MAX_INPUT, line[:MAX_INPUT]
     for data in (_BYTES_LITERAL, *([_CUT_LITERAL] if was_cut else []), _WRAPPED, _HEX_BYTES):
         line = data.sub(REMOVED, line)
-    line = " ".join(REMOVED if _holds_bytes(word) else word for word in line.split())
+    words = line.split()
+    line = " ".join(w if w.isprintable() and _ESCAPED_BYTE.search(w) is None else REMOVED for w in words)
     line = _QUOTED.sub(lambda match: f"{match[1]}{_last_part(match[2])}{match[1]}", line)
     line = _ABSOLUTE.sub(lambda match: _last_part(match[0]), line)
     line = " ".join(REMOVED if len(word) > MAX_WORD else word for word in line.split())
@@ -58,8 +59,3 @@ def _without_traceback(text: str) -> str:
 def _last_part(path: str) -> str:
     """Return the last part of a path, with slashes or backslashes: `c.png` for `/a/b/c.png`."""
     return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
-
-
-def _holds_bytes(word: str) -> bool:
-    """Whether a word contains a non-printable character or an escaped byte."""
-    return not word.isprintable() or _ESCAPED_BYTE.search(word) is not None

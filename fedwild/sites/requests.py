@@ -70,13 +70,13 @@ def version_fields() -> dict[str, Any]:
     return {"version": __version__, "protocol": PROTOCOL}
 
 
-def check_version(head: Mapping[str, Any]) -> None:
-    """Reject a request from another version of fedwild, whose results may differ."""
+def check_version(head: Mapping[str, Any], they: str, we: str) -> None:
+    """Reject a message from another version of fedwild, whose results may differ."""
     theirs, ours = {key: head.get(key) for key in version_fields()}, version_fields()
     if theirs != ours:
         raise UserError(
-            f"the coordinator has fedwild {str(theirs['version'])[:40]} and this site {ours['version']}: "
-            "install the same version on both."
+            f"{they} has fedwild {str(theirs['version'])[:40]} and {we} {ours['version']}: install the same version on "
+            "both."
         )
 
 
@@ -132,10 +132,10 @@ def first_index(job: Job, config: Config, method: Method) -> int:
     place = steps.index(asked) if asked in steps else -1
     if place < 0 or job.step.index < place:
         raise BadReply(f"the plan of the run has no round {job.step.round + 1} of phase {job.step.phase[:40]!r}")
-    every, number = config.evaluation.every, job.step.index + 1
+    first = job.step.index - place
     kinds = SECURE_KINDS if is_protected(plan[place].phase, config.federation.secure) else ("local",)
-    if place == len(steps) - 1 or (every > 0 and number % every == 0):
+    if config.evaluation.is_due(job.step.index, first + len(steps) - 1):
         kinds = (*kinds, "validate", "measure")
     if job.kind not in kinds:
-        raise BadReply(f"round {number} needs jobs of kind {', '.join(kinds)}, not {job.kind!r}")
-    return job.step.index - place
+        raise BadReply(f"round {job.step.index + 1} needs jobs of kind {', '.join(kinds)}, not {job.kind!r}")
+    return first

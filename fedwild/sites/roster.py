@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedwild.core.errors import BadReply, UserError
@@ -20,7 +20,7 @@ from fedwild.runs.config import Config
 from fedwild.runs.events import Listener
 from fedwild.sites.envelope import Envelope
 from fedwild.sites.redaction import redact
-from fedwild.sites.requests import sent_config, version_fields
+from fedwild.sites.requests import check_version, sent_config, version_fields
 from fedwild.sites.transport import Delivery, Node, Transport
 
 REFRESH_SECONDS = 1.0
@@ -148,7 +148,8 @@ class Roster:
 
     def fix_shape(self, shape: tuple[int, ...] | None = None) -> None:
         """Fix the shape of a sample, by default the most common one. Sites with another shape are rejected."""
-        self.shape = shape or most_common_shape([site.facts for site in self.sites.values()])
+        # A tie goes to the first site by name.
+        self.shape = shape or Counter(facts.shape for facts in self.facts()).most_common(1)[0][0]
         for name, site in list(self.sites.items()):
             if site.facts.shape != self.shape:
                 del self.sites[name]
@@ -186,12 +187,6 @@ class Roster:
         return dict(self._identities)
 
 
-def most_common_shape(sites: Sequence[SiteFacts]) -> tuple[int, ...]:
-    """Return the shape that most sites have. A tie goes to the first site by name."""
-    counts = Counter(site.shape for site in sorted(sites, key=lambda site: site.name))
-    return counts.most_common(1)[0][0]
-
-
 def wrong_shape(facts: SiteFacts, shape: tuple[int, ...]) -> str:
     return (
         f"{facts.name} has samples of shape {facts.shape}, but this run uses {shape}: set data.size and data.channels "
@@ -204,12 +199,7 @@ def read_hello(envelope: Envelope) -> tuple[str, SiteFacts]:
     head = envelope.head
     if head.get("kind") == "rejected":
         raise BadReply(str(head.get("reason"))[:300])
-    theirs, ours = {key: head.get(key) for key in version_fields()}, version_fields()
-    if theirs != ours:
-        raise BadReply(
-            f"the site has fedwild {str(theirs['version'])[:40]} and the coordinator {ours['version']}: install the "
-            "same version on both."
-        )
+    check_version(head, "the site", "the coordinator")
     try:
         rows = head["facts"]
         facts = SiteFacts(

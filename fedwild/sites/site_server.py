@@ -95,9 +95,9 @@ class SiteServer:
 
     def _answer(self, request: Envelope) -> Envelope:
         """Return the answer to a request. A failure becomes one sentence; its details are shown only at the site."""
-        handlers = {"hello": self._hello, "job": self._job, "rejected": self._rejected, "notice": self._notice}
+        handlers = {"hello": self._hello, "job": self._job, "rejected": self._show, "notice": self._show}
         try:
-            check_version(request.head)
+            check_version(request.head, "the coordinator", "this site")
             handler = handlers.get(str(request.head.get("kind")))
             if handler is None:
                 raise BadReply(f"unknown request kind {str(request.head.get('kind'))[:40]!r}")
@@ -143,9 +143,10 @@ class SiteServer:
         if not isinstance(seed, int):
             raise BadReply("the request has no seed")
         dataset: Dataset = self._limited(lambda: self.dataset(request.head.get("data"), seed))
+        present = torch.unique(torch.cat([dataset.y_train, dataset.y_test])).tolist()
         facts = SiteFacts(
             self.name,
-            tuple(sorted(set(self._present_classes(dataset)))),
+            tuple(sorted({dataset.classes[i] for i in present})),
             len(dataset.y_train),
             dataset.input_shape,
             str(dataset.x_train.dtype).removeprefix("torch."),
@@ -154,21 +155,12 @@ class SiteServer:
         about = {"identity": self.identity, "torch": torch.__version__, "facts": facts.to_json()}
         return Envelope({"kind": "hello", **version_fields(), **about})
 
-    def _rejected(self, request: Envelope) -> Envelope:
-        """Show the operator why the coordinator rejected this site."""
-        self.notify(f"the coordinator rejected this site: {str(request.head.get('reason'))[:500]}")
+    def _show(self, request: Envelope) -> Envelope:
+        """Show the operator a message from the coordinator, or why it rejected this site."""
+        head = request.head
+        what, key = ("rejected this site", "reason") if head["kind"] == "rejected" else ("says", "text")
+        self.notify(f"the coordinator {what}: {str(head.get(key))[:500]}")
         return Envelope({"kind": "ok"})
-
-    def _notice(self, request: Envelope) -> Envelope:
-        """Show the operator a message from the coordinator."""
-        self.notify(f"the coordinator says: {str(request.head.get('text'))[:500]}")
-        return Envelope({"kind": "ok"})
-
-    @staticmethod
-    def _present_classes(dataset: Dataset) -> list[str]:
-        """Return the classes that have at least one sample."""
-        ids = torch.unique(torch.cat([dataset.y_train, dataset.y_test])).tolist()
-        return [dataset.classes[i] for i in ids]
 
     def dataset(self, data: Any, seed: int) -> Dataset:
         """Return this site's samples, loaded with the coordinator's settings, of the classes that may leave."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -66,7 +66,8 @@ class ServerRound:
     ) -> bytes:
         """Return a client's secret from the others' shares. One wrong share is found and its sender excluded."""
         holders = [holder for holder in sorted(revealed) if name in revealed[holder] and holder not in self.liars]
-        for excluded in self._suspects(holders):
+        # First nobody is excluded, then each of those whose shares were used.
+        for excluded in (None, *holders[: self.threshold]):
             chosen = [holder for holder in holders if holder != excluded][: self.threshold]
             if len(chosen) < self.threshold:
                 break
@@ -79,11 +80,6 @@ class ServerRound:
             f"the masks of {name} cannot be removed: {len(holders)} clients sent shares, of which {self.threshold} "
             "valid ones are needed"
         )
-
-    def _suspects(self, holders: Sequence[str]) -> Iterator[str | None]:
-        """Yield whom to exclude: first nobody, then each of those whose shares were used."""
-        yield None
-        yield from holders[: self.threshold]
 
     def _combine(self, holders: Sequence[str], shares: Sequence[bytes]) -> bytes | None:
         points = [self._points[holder] for holder in holders]
