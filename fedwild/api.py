@@ -15,15 +15,30 @@ from typing import Any
 
 from fedwild.core.defaults import DEFAULT_WELCOME
 from fedwild.core.errors import UserError
+from fedwild.core.layers import merge
 from fedwild.core.toml import read_toml
 from fedwild.core.trust import trusting_code
 from fedwild.lifecycle import start as starting
 from fedwild.lifecycle.run import Answers, Run
 from fedwild.lifecycle.welcome import continued_settings, default_name, site_config, welcome_client
-from fedwild.runs.config import Config, resolve, setting_layers
+from fedwild.runs.config import Config, nested, resolve, setting_layers
 from fedwild.runs.events import Listener, ignore_event
 
 __all__ = ["Answers", "Run", "configure", "resume", "run", "welcome"]
+
+FLAGS = {
+    "method": "method.name",
+    "rounds": "method.rounds",
+    "data": "data.name",
+    "partition": "partition.name",
+    "model": "model.name",
+    "clients": "federation.clients",
+    "start_from": "federation.start_from",
+    "workers": "engine.workers",
+    "engine": "engine.name",
+    "seed": "seed",
+}
+"""The short flags, and the settings for which they stand."""
 
 
 def run(
@@ -79,32 +94,15 @@ def configure(
     return resolve(file, flag_layer(**flags), *setting_layers(settings))
 
 
-def flag_layer(
-    method: str | None = None,
-    data: str | Sequence[str] | None = None,
-    partition: str | None = None,
-    model: str | None = None,
-    clients: int | None = None,
-    rounds: int | None = None,
-    seed: int | None = None,
-    workers: int | None = None,
-    engine: str | None = None,
-    start_from: str | Path | None = None,
-) -> dict[str, Any]:
-    """Return the tables that the short flags stand for."""
-    if data is not None and not isinstance(data, str):
-        data = data[0] if len(data) == 1 else list(data)
-    tables: dict[str, dict[str, Any]] = {
-        "method": {"name": method, "rounds": rounds},
-        "data": {"name": data},
-        "partition": {"name": partition},
-        "model": {"name": model},
-        "federation": {"clients": clients, "start_from": None if start_from is None else str(start_from)},
-        "engine": {"workers": workers, "name": engine},
-    }
-    given = {section: {k: v for k, v in table.items() if v is not None} for section, table in tables.items()}
-    layer: dict[str, Any] = {section: table for section, table in given.items() if table}
-    return layer if seed is None else {**layer, "seed": seed}
+def flag_layer(**flags: Any) -> dict[str, Any]:
+    """Return the tables that the short flags (`FLAGS`) stand for, without those that are None."""
+    given = {FLAGS[flag]: value for flag, value in flags.items() if value is not None}
+    names = given.get("data.name", "")
+    if not isinstance(names, str):
+        given["data.name"] = names[0] if len(names) == 1 else list(names)
+    if "federation.start_from" in given:
+        given["federation.start_from"] = str(given["federation.start_from"])
+    return merge(*(nested(key, value) for key, value in given.items()))
 
 
 def resume(

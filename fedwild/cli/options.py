@@ -21,8 +21,8 @@ from fedwild.display.console import open_console, print_warning
 if TYPE_CHECKING:
     from fedwild.api import Run
     from fedwild.display.progress import WorkDisplay
-    from fedwild.display.run_display import RunDisplay
     from fedwild.results.tables.model import ResultTable
+    from fedwild.runs.events import Listener
 
 WIDTH_PER_FIGURE = 11
 """A terminal with fewer columns per figure gets lines instead of a table."""
@@ -224,11 +224,19 @@ def closing_report(done: Run) -> Path | None:
 
 
 @contextmanager
-def interruptible(display: RunDisplay) -> Iterator[RunDisplay]:
-    """Show a run; Ctrl-C prints a sentence that says how to resume it."""
+def shown_run(quiet: bool, tensorboard: bool, folder: Path | None = None) -> Iterator[Listener]:
+    """Yield a listener that shows a run; Ctrl-C prints a sentence that says how to resume it.
+
+    `tensorboard` also writes event files. `folder` is that of a run that exists already.
+    """
+    from fedwild.display.run_display import RunDisplay
+    from fedwild.results.tracking import tracked
+
+    display = RunDisplay(err, quiet)
+    display.folder = "" if folder is None else str(folder)
     try:
-        with display:
-            yield display
+        with display, tracked(display, tensorboard, folder) as listener:
+            yield listener
     except KeyboardInterrupt:
         advice = f"run `fedwild resume {display.folder}` to continue after the last completed round"
         print(f"interrupted: {advice if display.folder else 'no run was started'}.", file=sys.stderr)

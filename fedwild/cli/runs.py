@@ -48,9 +48,7 @@ def run(
     `fedwild list settings NAME` lists the settings of a section, such as data, federation, evaluation or engine.
     """
     from fedwild import api
-    from fedwild.display.run_display import RunDisplay
     from fedwild.lifecycle import start as starting
-    from fedwild.results.tracking import tracked
 
     resolved = api.configure(
         config,
@@ -66,7 +64,7 @@ def run(
         start_from=start_from,
         settings=settings or (),
     )
-    with options.interruptible(RunDisplay(options.err, quiet)) as display, tracked(display, tensorboard) as listener:
+    with options.shown_run(quiet, tensorboard) as listener:
         done = starting.start(resolved, out_folder, listener)
     options.show_result(done, as_json, no_report)
 
@@ -89,14 +87,8 @@ def resume(
     For a run over real sites, --superlink, --listen and --certificates override the settings of the run.
     """
     from fedwild import api
-    from fedwild.display.run_display import RunDisplay
-    from fedwild.results.tracking import tracked
 
-    with (
-        options.interruptible(RunDisplay(options.err, quiet)) as display,
-        tracked(display, tensorboard, folder) as listener,
-    ):
-        display.folder = str(folder)
+    with options.shown_run(quiet, tensorboard, folder) as listener:
         done = api.resume(
             folder, options.whole(workers), listener, name=engine, **options.place(superlink, listen, certificates)
         )
@@ -152,10 +144,8 @@ def welcome(
       fedwild welcome runs/fedavg-sites-001 --client hospital-c
     """
     from fedwild import api
-    from fedwild.display.run_display import RunDisplay
-    from fedwild.results.tracking import tracked
 
-    with options.interruptible(RunDisplay(options.err, quiet)) as display, tracked(display, tensorboard) as listener:
+    with options.shown_run(quiet, tensorboard) as listener:
         done = api.welcome(
             folder,
             client,

@@ -57,8 +57,6 @@ def coordinate(
         from fedwild.sites.coordinator import settings_for_sites
     from fedwild.api import flag_layer
     from fedwild.core.toml import read_toml
-    from fedwild.display.run_display import RunDisplay
-    from fedwild.results.tracking import tracked
     from fedwild.runs.config import setting_layers
 
     flags = flag_layer(
@@ -73,7 +71,7 @@ def coordinate(
     resolved = settings_for_sites(
         read_toml(config) if config is not None else {}, flags, engine, *setting_layers(settings or ())
     )
-    with options.interruptible(RunDisplay(options.err, quiet)) as display, tracked(display, tensorboard) as listener:
+    with options.shown_run(quiet, tensorboard) as listener:
         done = run_over_sites(resolved, out_folder, listener)
     options.show_result(done, as_json, no_report)
 

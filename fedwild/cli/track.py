@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,7 +96,6 @@ def distinct_names(runs: list[RunFolder]) -> list[str]:
 
 def common_folder(folders: list[Path]) -> Path:
     """Return the innermost folder that contains the runs of all these folders."""
-    parents = [list(folder.parent.absolute().parents) for folder in folders]
-    nearest = next(place for place in parents[0] if all(place in others for others in parents))
+    nearest = Path(os.path.commonpath([folder.parent.absolute().parent for folder in folders]))
     here = Path.cwd()
     return nearest.relative_to(here) if nearest != here and nearest.is_relative_to(here) else nearest

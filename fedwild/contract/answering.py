@@ -11,11 +11,6 @@ from fedwild.contract.halves import Client
 from fedwild.contract.predictor import Outcome, Predictor
 
 
-def true_ids(outcome: Outcome) -> Tensor:
-    """Return the true ids (n,) if every class of the registry has its true name."""
-    return outcome.truth
-
-
 @dataclass(frozen=True)
 class Answering:
     """The predictor that all clients share, or one predictor per client."""
@@ -30,5 +25,5 @@ class Answering:
     threshold: float | None = None
     """A threshold that is part of the method, such as 0 for p_unknown - max p_known. With None, it is calibrated to
     accept the share `evaluation.accept` of known validation samples."""
-    truth: Callable[[Outcome], Tensor] = true_ids
-    """The true ids (n,) for the common figures, where some classes of the registry have no true name yet."""
+    truth: Callable[[Outcome], Tensor] = lambda outcome: outcome.truth
+    """The true ids (n,) for the common figures. Override it if some classes of the registry have no true name yet."""

@@ -52,10 +52,7 @@ class Attendance:
             self._ledger.declared.setdefault(name, who.samples)
         for name in sorted((connected or {}).keys() - set(self.names)):
             assert connected is not None
-            if connected[name].newcomer and not self._can_welcome(name, step):
-                self._postpone(connected[name], step)
-            else:
-                self._join(connected[name], step)
+            self._add(connected[name], step)
         begin = self._steps[0].index
         arrived = [name for name in self.names if self._arrivals.get(name, begin) <= step.index]
         if connected is None:
@@ -73,20 +70,15 @@ class Attendance:
         chosen = self._experiment.config.federation.arrivals
         return first_rounds(self._experiment.method, newcomers, chosen, self._steps)
 
-    def _can_welcome(self, name: str, step: Step) -> bool:
-        """Return whether a later stage of this run can welcome one more newcomer."""
-        when = self._first_rounds((*self.newcomers, name)).get(name)
-        return when is None or step.index <= when <= self._steps[-1].index
-
-    def _postpone(self, who: Presence, step: Step) -> None:
-        """Let a site wait for another run, and report it once."""
-        if who.name not in self._waiting:
-            self._waiting.add(who.name)
-            self._log.write("wait", index=step.index, client=who.name)
-            who.notify("this run has no stage left to welcome this site: it waits to be welcomed into the next run")
-
-    def _join(self, who: Presence, step: Step) -> None:
-        """Add a client that connected by itself to the run."""
+    def _add(self, who: Presence, step: Step) -> None:
+        """Add a client that connected by itself. A newcomer waits for another run if no stage of this one is left."""
+        when = self._first_rounds((*self.newcomers, who.name)).get(who.name) if who.newcomer else None
+        if when is not None and not step.index <= when <= self._steps[-1].index:
+            if who.name not in self._waiting:
+                self._waiting.add(who.name)
+                self._log.write("wait", index=step.index, client=who.name)
+                who.notify("this run has no stage left to welcome this site: it waits to be welcomed into the next run")
+            return
         self._ledger.joined[who.name] = {"since": step.index, "newcomer": who.newcomer, "identity": who.identity}
         self._enrol(who.name)
         about = {"newcomer": who.newcomer, "samples": who.samples, "classes": list(who.classes)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,7 @@ class Federation:
     def _run(self) -> dict[str, Any]:
         with contextlib.ExitStack() as cleanup:
             self._spool = self.folder.new_spool()
-            cleanup.callback(self.folder.drop_spool, self._spool)
+            cleanup.callback(shutil.rmtree, self._spool, ignore_errors=True)
             self._engine = self._connect(self._executor(self._spool))
             cleanup.callback(self._engine.close)
             self._log = EventLog(self.folder.events, self._listener)

@@ -22,7 +22,7 @@ from fedwild.runs.at_sites import NEWCOMER_SITE
 from fedwild.runs.config import Config, changes, resolve, setting_layers
 from fedwild.runs.earlier import members_of
 from fedwild.runs.events import Listener, ignore_event
-from fedwild.runs.experiment import Experiment, check_newcomer_names, prepare
+from fedwild.runs.experiment import check_newcomer_names, prepare
 from fedwild.training.loop import LocalTraining
 
 
@@ -40,9 +40,18 @@ def welcome_client(
 
     Every error is raised before a folder exists. The source run does not change.
     """
-    experiment = prepare_welcome(source, name, newcomer, table, settings)
-    if workers is not None:
-        experiment = replace(experiment, config=experiment.config.with_engine(workers=workers))
+    members = members_of(source.folder, source.settings, source.server())
+    table["data"]["newcomers"] = {**members, name: newcomer}
+    config = resolve(table, *setting_layers(settings))
+    check_settled(source, config, name)
+    # A source run whose data files have changed is rejected here.
+    home = without_clients(source.experiment.split, source.settings.data.newcomers)
+    check_newcomer_names([name], [*(client.name for client in home.clients), *members])
+    experiment = prepare(config, home)
+    classes = next(client.known for client in experiment.split.clients if client.name == name)
+    check_names(name, classes, source.server().classes.names)
+    notes = (*experiment.notes, *replaced_parts(source.settings, config))
+    experiment = replace(experiment, notes=notes, config=experiment.config.with_engine(workers=workers))
     return begin(experiment, out, listener, history_of(source), log_of(source))
 
 
@@ -55,23 +64,6 @@ def site_config(
     config = resolve(table, *setting_layers(settings)).with_engine(**engine)
     check_settled(source, config, name)
     return config
-
-
-def prepare_welcome(
-    source: Run, name: str, newcomer: Table, table: Table, settings: Sequence[str] | Mapping[str, Any]
-) -> Experiment:
-    """Return everything that the new run needs, checked."""
-    members = members_of(source.folder, source.settings, source.server())
-    table["data"]["newcomers"] = {**members, name: newcomer}
-    config = resolve(table, *setting_layers(settings))
-    check_settled(source, config, name)
-    # A source run whose data files have changed is rejected here.
-    home = without_clients(source.experiment.split, source.settings.data.newcomers)
-    check_newcomer_names([name], [*(client.name for client in home.clients), *members])
-    experiment = prepare(config, home)
-    classes = next(client.known for client in experiment.split.clients if client.name == name)
-    check_names(name, classes, source.server().classes.names)
-    return replace(experiment, notes=(*experiment.notes, *replaced_parts(source.settings, config)))
 
 
 def continued_settings(source: Run, method: str, rounds: int | None, max_forgetting: float | None) -> Table:

@@ -136,7 +136,10 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
             wrong.extend(error.problems)
             return None
 
-    wrong += [_unknown_section(key) for key in table if key not in (*SECTIONS, "seed")]
+    allowed = (*SECTIONS, "seed")
+    if "sweep" in table:
+        wrong.append("[sweep] is not allowed here: run it with `fedwild sweep CONFIG.toml`.")
+    wrong += [unknown_key(key, key, allowed) for key in table if key not in (*allowed, "sweep")]
     for section in SECTIONS:
         if not isinstance(table.get(section, {}), dict):
             wrong.append(f"{section} = {table[section]!r} is not allowed: it must be a table, such as [{section}].")
@@ -168,12 +171,6 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
     if wrong:
         raise UserError(*dict.fromkeys(wrong))
     return config
-
-
-def _unknown_section(key: str) -> str:
-    if key == "sweep":
-        return "[sweep] is not allowed here: run it with `fedwild sweep CONFIG.toml`."
-    return unknown_key(key, key, (*SECTIONS, "seed"))
 
 
 def _method_class(table: Table) -> type[Method]:

@@ -59,8 +59,9 @@ class RunFolder:
     """The files of one run: their paths, and how they are read and written."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.checkpoints = Checkpoints(path / "checkpoints", path / "clients")
+        self.path, self.events = path, path / "events.jsonl"
+        self.clients, self.model = path / "clients", path / "model.safetensors"
+        self.checkpoints = Checkpoints(path / "checkpoints", self.clients)
         self._lock: TextIO | None = None
 
     @classmethod
@@ -137,18 +138,6 @@ class RunFolder:
             self._lock.close()
             self._lock = None
 
-    @property
-    def events(self) -> Path:
-        return self.path / "events.jsonl"
-
-    @property
-    def clients(self) -> Path:
-        return self.path / "clients"
-
-    @property
-    def model(self) -> Path:
-        return self.path / "model.safetensors"
-
     def config_text(self) -> str:
         """Return config.toml. The user may edit it, so only its settings are compared with those of the start."""
         return read_file(self.path / "config.toml", MAX_CONFIG_BYTES).decode("utf-8-sig", errors="replace")
@@ -156,17 +145,19 @@ class RunFolder:
     @property
     def config_is_edited(self) -> bool:
         """Whether config.toml differs from the file that the run began with."""
-        text = read_file(self.path / "config.toml", MAX_CONFIG_BYTES)
-        return digest_of([text]) != self.facts().get("files", {}).get("config.toml")
+        return not self._is_first("config.toml", MAX_CONFIG_BYTES)
 
     def split(self) -> Split:
         """Return the split; a `UserError` if its file is not the one that the run began with."""
         path = self.path / "splits.npz"
-        if digest_of([read_file(self.path / "splits.npz", MAX_SPLIT_BYTES)]) != self.facts().get("files", {}).get(
-            "splits.npz"
-        ):
+        if not self._is_first("splits.npz", MAX_SPLIT_BYTES):
             raise UserError(f"{str(path)!r} is damaged (its digest in run.json differs): restore it from a copy.")
         return Split.load(path)
+
+    def _is_first(self, name: str, max_bytes: int) -> bool:
+        """Whether a file is the one that the run began with, by its digest in run.json."""
+        data = read_file(self.path / name, max_bytes)
+        return bool(digest_of([data]) == self.facts().get("files", {}).get(name))
 
     def read_log(self) -> list[dict[str, Any]]:
         """Return the events of the log; damaged lines are ignored with a warning."""
@@ -187,10 +178,6 @@ class RunFolder:
         spool = self.path / f".spool-{os.getpid()}"
         spool.mkdir(PRIVATE_FOLDER)
         return spool
-
-    @staticmethod
-    def drop_spool(spool: Path) -> None:
-        shutil.rmtree(spool, ignore_errors=True)
 
     def last_checkpoint(self) -> Payload | None:
         """Return the newest intact checkpoint, or None before the first. A damaged one is skipped with a warning."""

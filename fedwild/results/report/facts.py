@@ -14,7 +14,7 @@ from fedwild.data.sources import DATASETS, why_missing
 from fedwild.engines.choice import worker_count
 from fedwild.lifecycle.run import Run
 from fedwild.results.report.answers import MAX_SAMPLES, ModelAnswers, ask_model, worst_and_best
-from fedwild.results.report.figure import failure_of
+from fedwild.results.report.figure import result_or_reason
 from fedwild.results.report.history import History
 from fedwild.runs.experiment import Experiment
 
@@ -89,21 +89,20 @@ class Facts:
 def read_facts(run: Run, workers: int | None) -> Facts:
     """Read a run and evaluate its model on the test data."""
     about = run.folder.facts()
-    splits: list[Split] = []
-    failure_of(lambda: splits.append(run.folder.split()))
+    split, _ = result_or_reason(run.folder.split, None)
     facts = Facts(
         run=run,
         about=about,
         table=read_toml(run.path / "config.toml"),
         result=run.folder.result(),
         history=History(run.events(), about.get("first_index", 0)),
-        split=splits[0] if splits else None,
+        split=split,
     )
     facts = replace(facts, no_data=AT_SITES if facts.at_sites else why_no_data(run))
-    views: list[ModelAnswers] = []
-    no_views = facts.no_data or failure_of(lambda: views.extend(views_of(facts, workers)))
-    exhibits: list[Exhibit] = []
-    no_exhibits = failure_of(lambda: exhibits.extend(exhibits_of(facts)))
+    views, no_views = [], facts.no_data
+    if not no_views:
+        views, no_views = result_or_reason(lambda: views_of(facts, workers), [])
+    exhibits, no_exhibits = result_or_reason(lambda: exhibits_of(facts), ())
     return replace(facts, views=views, no_views=no_views, exhibits=exhibits, no_exhibits=no_exhibits)
 
 
@@ -113,7 +112,7 @@ def why_no_data(run: Run) -> str:
     missing = [name for name in run.config.data.names if name in DATASETS and why_missing(name) is not None]
     if missing:
         return f"The run's data cannot be read: {', '.join(missing)} is no longer on this machine."
-    failure = failure_of(lambda: run.experiment)
+    _, failure = result_or_reason(lambda: run.experiment, None)
     return failure and f"The run's data cannot be read: {failure}"
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TypeVar
 
 from fedwild.core.errors import UserError
 from fedwild.results.report.markup import Child, Html, joined, prose, tag
 
+T = TypeVar("T")
 log = logging.getLogger("fedwild.results.report")
 
 
@@ -45,17 +46,16 @@ def definitions(pairs: Iterable[tuple[str, Child]]) -> Html:
     return tag("dl", *(joined([tag("dt", name), tag("dd", value)]) for name, value in pairs))
 
 
-def failure_of(attempt: Callable[[], Any]) -> str:
-    """Return an empty text if `attempt` succeeds, else a sentence that gives the reason."""
+def result_or_reason(attempt: Callable[[], T], otherwise: T) -> tuple[T, str]:
+    """Return what `attempt` returns and an empty text; if it fails, `otherwise` and a sentence with the reason."""
     try:
-        attempt()
-        return ""
+        return attempt(), ""
     except UserError as error:
-        return sentence(str(error))
+        return otherwise, sentence(str(error))
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
         log.warning("a part of the report is missing: %s", problem)
-        return sentence(problem)
+        return otherwise, sentence(problem)
 
 
 def guarded(title: str, draw: Callable[[], Html]) -> Html:
