@@ -98,7 +98,7 @@ TrustCode = Annotated[
     typer.Option(
         "--trust-code",
         callback=_trust_code,
-        help="Run the code that the settings of a run from elsewhere name (module:Class). It can do anything.",
+        help="Run the code (module:Class) that the settings of somebody else's run name. It can do anything.",
     ),
 ]
 OwnClient = Annotated[

@@ -105,7 +105,7 @@ def welcome(
     ],
     name: Annotated[Words, option("NAME", "Name of the newcomer (default: that of its data).")] = None,
     labels: Annotated[
-        Names, option("OWN=NAME", "The newcomer's name of a class = the federation's; repeatable.", "--label")
+        Names, option("OWN=NAME", "The newcomer's name for a class = the federation's; repeatable.", "--label")
     ] = None,
     classes: Annotated[Names, option("NAME", "Use only this class; repeatable (default: all).", "--class")] = None,
     domains: Annotated[Names, option("NAME", "Use only this domain; repeatable (default: all).", "--domain")] = None,
@@ -131,7 +131,7 @@ def welcome(
 
     RUN is a finished run. It does not change; the new run continues it. The method detects whether the newcomer has
     nothing new, a new domain, or new classes, by name, and adapts the model to it. To welcome several newcomers,
-    welcome each into the run of the one before.
+    welcome each into the run that welcomed the one before.
 
     Examples:
 

@@ -51,9 +51,9 @@ def show_outliers(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Draw training samples and the outliers made of them, which clients train on as "unknown".
+    """Draw training samples and the outliers made from them, which clients train on as "unknown".
 
-    Each row begins with a real sample; the other images are outliers that a generator makes of it.
+    Each row begins with a real sample; the other images are outliers that a generator makes from it.
 
     With --run, each outlier x' is followed by x'', its version after adversarial enhancement against the run's model,
     and by their difference |x''-x'|, which is too small to see and therefore scaled to the full range. Below the images
@@ -230,15 +230,15 @@ def show_novel(
 ) -> None:
     """Draw the unlabelled samples nearest to each class that a run discovered.
 
-    There is a row for each client that holds samples of the class: unlabelled samples of the stage in which it was
-    discovered that the network answers with it, nearest first. Below each is its cosine to the class's row of the
+    Each client that holds samples of a class has a row. It shows unlabelled samples of the stage in which the class was
+    discovered that the network assigns to the class, nearest first. Below each is its cosine to the class's row of the
     head. Labels are neither needed nor shown: a person decides what the class is, and `fedwild name` names it.
 
     The run's data must be on this machine. The run need not be finished.
 
-    With --json, each class has its entry in the registry and, for all clients, not only six, `answered`, the number of
-    samples answered with it, and for the nearest samples the `rows` in the training data, the `places` in the client's
-    unlabelled pool and the `cosines`.
+    With --json, each class has its registry entry and, for all clients, not only six, `answered`: the number of
+    samples that the network assigns to it. The nearest samples have `rows` in the training data, `places` in the
+    client's unlabelled pool, and `cosines`.
 
     Examples:
 

@@ -33,7 +33,7 @@ def site(
         PathOption, option("FILE", "The certificate of the authority that signed the coordinator's (default: no TLS).")
     ] = None,
     labels: Annotated[
-        Names, option("OWN=NAME", "This site's name of a class and the federation's; repeatable.", "--label")
+        Names, option("OWN=NAME", "This site's name for a class and the federation's; repeatable.", "--label")
     ] = None,
     policy: Annotated[
         PathOption, option("FILE", "What the coordinator may do here; `fedwild policy` prints the default.")
@@ -138,8 +138,8 @@ def audit(
 ) -> None:
     """Check that no line of a site's audit log was changed, removed or moved, and summarise what it holds.
 
-    The exit code is 2 if there is a problem; each one is named. Note the last hash elsewhere: with --seen, a log that
-    was replaced as a whole is found, too.
+    The exit code is 2 if there is a problem; each one is named. Note the last hash elsewhere: --seen then
+    also detects a log that was replaced as a whole.
 
     Examples:
 

@@ -12,7 +12,7 @@ from fedwild.contract.phase import Phase
 from fedwild.core.errors import UserError, unknown_name
 
 MAX_ROUNDS = 100_000
-"""The plan of a run, which is kept in memory, may have so many rounds."""
+"""The maximum number of rounds of a plan, which is kept in memory."""
 
 
 class PlannedRound(NamedTuple):

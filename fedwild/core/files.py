@@ -20,7 +20,7 @@ _KINDS = {
 
 
 def check_regular(path: Path, what: str = "", max_bytes: int | None = None) -> None:
-    """Reject what is not a regular file, such as a pipe, which would block for ever, and files that are too large.
+    """Reject what is not a regular file, such as a pipe, which would block forever, and files that are too large.
 
     `what` names the file in errors: an option with its value, or the path if it is empty. A file that does not exist
     raises `FileNotFoundError`.
@@ -28,7 +28,7 @@ def check_regular(path: Path, what: str = "", max_bytes: int | None = None) -> N
     found = os.stat(path)
     kind = stat.S_IFMT(found.st_mode)
     if kind != stat.S_IFREG:
-        raise UserError(f"{what or path} is {_KINDS.get(kind, 'no file')}: a regular file is required.")
+        raise UserError(f"{what or path} is {_KINDS.get(kind, 'not a file')}: a regular file is required.")
     if max_bytes is not None and found.st_size > max_bytes:
         raise UserError(f"{what or path} has {size(found.st_size)}: at most {size(max_bytes)} are allowed.")
 

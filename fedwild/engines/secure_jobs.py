@@ -30,7 +30,7 @@ def take_step(job: Job, request: Payload, kept: bytes | None, phase: Phase, trai
         secrets = ClientRound(str(about["round"]), job.client)
         return Payload({"keys": to_tensor([secrets.keys.to_bytes()])}), secrets.to_json()
     if kept is None:
-        raise BadReply(f"{job.client} has no secrets of this round: they are deleted after it, or it took no part")
+        raise BadReply(f"{job.client} has no secrets of this round: they were deleted, or it did not take part")
     secrets = ClientRound.from_json(kept)
     if secrets.round != about["round"]:
         raise BadReply(f"a message of another round of secure sums was sent to {job.client}")

@@ -142,7 +142,7 @@ class Exchange:
             claimed = collected.samples[name]
             if count < claimed:
                 collected.accepted[name] = partial(read_with_samples, collected.accepted[name], count)
-                server.note(f"{name} counts with {count} of its {claimed} samples (federation.max_weight)")
+                server.note(f"{name} is weighted by {count} of its {claimed} samples (federation.max_weight)")
 
     def _examine(self, server: Server, phase: Phase, answer: Answer, claims: Claims) -> tuple[str | None, Payload]:
         """Return the reason to reject an answer, or None, and its payload."""

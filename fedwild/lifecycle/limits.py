@@ -1,4 +1,4 @@
-"""Limits on replies: how far a client may move what the server has, compared with the other clients."""
+"""Limits on replies: how far a client may move the server's state, compared with the other clients."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def find_excessive(updates: Mapping[str, Mapping[str, Update]], max_update: floa
 def update_limit(update: Update, rising: Sequence[float], max_update: float) -> float:
     """Return the largest norm that an update may have. `rising`: the sorted norms of all clients, without zeros.
 
-    It is `max_update` times the median of the other clients' norms, or times the norm of what the server has if that is
-    larger, or at least `MIN_SCALE`. What the server has no counterpart for is often a sum of squares, such as moments
-    of features: there the factor is the square of `max_update`.
+    It is `max_update` times the median of the other clients' norms, or times the norm of the server's tensors if that
+    is larger, or at least `MIN_SCALE`. What the server has no counterpart for is often a sum of squares, such as
+    moments of features: there the factor is the square of `max_update`.
     """
     # A product overflows to infinity, a power raises.
     factor = max_update if update.reference else max_update * max_update

@@ -65,7 +65,7 @@ class Privacy:
         return {CLIENTS: lambda: reply}
 
     def protect_sum(self, server: Server, combined: Payload, clients: int) -> Payload:
-        """Return the reply to merge of a secure sum over so many clients. At client level, its noise is in it."""
+        """Return the reply to merge of a secure sum over this number of clients. At client level, it has noise."""
         if self.settings.level != "client":
             return combined
         sent = server.state.group("model")
@@ -94,8 +94,8 @@ class Privacy:
         if limit is not None and cost is not None and cost > limit * (1 + 1e-6):
             raise RoundFailed(
                 f"this round would raise epsilon to {cost:.4g}, above privacy.epsilon = {limit:g}: clients have fewer "
-                "samples than they declared. The last checkpoint has the model before it; start a new run with more "
-                "noise."
+                "samples than they declared. The last checkpoint has the model before this round; start a new run "
+                "with more noise."
             )
 
     def report(self, ledger: Ledger) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from fedwild.training.objectives import OBJECTIVES
 from fedwild.training.private import Protected, clipped_sum, sampling_rate, steps_per_epoch
 
 MIN_EXPECTED = 20
-"""With so many expected participants, a round has fewer than two with a probability below 5e-8."""
+"""With this number of expected participants, a round has fewer than two with a probability below 5e-8."""
 WITHOUT_BATCH_NORM = "mlp, simple-cnn or vgg-9"
 
 

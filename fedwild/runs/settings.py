@@ -20,10 +20,10 @@ class FederationSettings(Settings):
     max_update: float = Field(
         100,
         gt=0,
-        description="a reply is rejected if its update is this many times as large as the others' or the weights",
+        description="reject a reply whose update is more than this many times as large as the others' and the weights",
     )
     max_weight: float = Field(
-        1.0, gt=0, le=1, description="largest share of all samples of a round that one client may count with"
+        1.0, gt=0, le=1, description="largest share of a round's samples that may be counted for one client"
     )
     arrivals: dict[str, Annotated[int, Field(ge=0, strict=True)] | Annotated[str, Field(min_length=1)]] = Field(
         default_factory=dict,
@@ -95,7 +95,7 @@ class PrivacySettings(Settings):
     """Differential privacy of the trained model."""
 
     level: Literal["none", "client", "sample"] = Field(
-        "none", description="what one cannot infer from the model: that a client took part, or that a sample was used"
+        "none", description="what the model does not reveal: whether a client took part, or whether a sample was used"
     )
     clip: float = Field(
         1.0, gt=0, description="largest L2 norm of a client's update (client) or of a sample's gradient (sample)"

@@ -69,9 +69,9 @@ class Permits:
         permit = self._read(run) or Permit(run, digest_of(config), dict(config), first)
         # Not by digest: the settings of a resumed run may have 1 in place of 1.0.
         if permit.config != config:
-            raise Refused(f"a change of the settings of run {run}", "a run keeps the settings that it came with")
+            raise Refused(f"a change of the settings of run {run}", "a run must keep the settings of its first request")
         if permit.first != first:
-            raise Refused(f"a change of the plan of run {run}", "a run keeps the rounds that it came with")
+            raise Refused(f"a change of the plan of run {run}", "a run must keep the rounds of its first request")
         if self.policy.approve == "ask" and decision_on(self.folder, permit) is not True:
             permit.asked = True
             self._write(permit)

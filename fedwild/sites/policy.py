@@ -57,17 +57,17 @@ class Policy(Settings):
     require_secure_sums: bool = Field(
         False, description="whether single replies must never leave, so that every phase needs secure sums"
     )
-    max_rounds: int = Field(1000, ge=1, description="rounds of a run")
-    max_epochs: int = Field(1000, ge=1, description="epochs of training in a round")
-    min_batch_size: int = Field(8, ge=1, description="samples of a training step; single samples show in the weights")
+    max_rounds: int = Field(1000, ge=1, description="largest number of rounds of a run")
+    max_epochs: int = Field(1000, ge=1, description="largest number of training epochs in a round")
+    min_batch_size: int = Field(8, ge=1, description="smallest batch: the weights reveal single samples")
     min_count: int = Field(
-        5, ge=1, description="samples behind each mean, count or figure that leaves; smaller groups stay here"
+        5, ge=1, description="smallest number of samples behind each mean, count or figure that leaves this site"
     )
-    max_side: int = Field(512, ge=1, description="pixels per side to which images may be resized")
-    max_classes: int = Field(1000, ge=1, description="classes of a run")
-    max_parameters: int = Field(200_000_000, ge=1, description="parameters of a network")
-    max_reply_mb: float = Field(1024, gt=0, description="megabytes of one reply")
-    max_job_seconds: float = Field(3600, gt=0, description="seconds of work for one request")
+    max_side: int = Field(512, ge=1, description="largest side, in pixels, to which images may be resized")
+    max_classes: int = Field(1000, ge=1, description="largest number of classes of a run")
+    max_parameters: int = Field(200_000_000, ge=1, description="largest number of parameters of a network")
+    max_reply_mb: float = Field(1024, gt=0, description="largest size of a reply, in megabytes")
+    max_job_seconds: float = Field(3600, gt=0, description="longest time to work on one request, in seconds")
 
     def check_names(self) -> None:
         """Reject names of components that do not exist, so that a typing error does not go unnoticed."""

@@ -6,7 +6,7 @@ import re
 
 MAX_CHARACTERS = 300
 MAX_INPUT = 4000
-"""Anything after so many characters is dropped unread."""
+"""Anything after this number of characters is dropped unread."""
 MAX_WORD = 40
 """A longer run of characters without a space is treated as encoded data."""
 REMOVED = "..."

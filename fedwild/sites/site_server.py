@@ -121,7 +121,7 @@ class SiteServer:
                 return work()
         except TimeExceeded:
             rule = f"max_job_seconds = {self.policy.max_job_seconds:g}"
-            raise review.Refused("a request that takes so long", rule) from None
+            raise review.Refused("a request that takes too long", rule) from None
 
     # --- identity and data ----------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class LocalTraining(Settings):
 class RoundTraining(LocalTraining):
     """How a client trains in rounds whose learning rate may fall."""
 
-    halve_after: int | None = Field(None, ge=1, description="halve the learning rate after every so many rounds")
+    halve_after: int | None = Field(None, ge=1, description="rounds after which the learning rate is halved, each time")
 
     def in_round(self, round_: int) -> Self:
         """Return the settings of a round of the phase, counted from 0."""

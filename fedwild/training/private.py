@@ -20,8 +20,8 @@ from fedwild.training.loop import PLAIN, Descent, LocalTraining
 from fedwild.training.objectives import Objective
 
 MAX_GRADIENT_NUMBERS = 2**23
-"""The gradients of a batch are computed in parts of at most so many numbers (32 MB), at least one sample. Larger parts
-do not fit into the processor's cache and take twice as long."""
+"""The gradients of a batch are computed in parts of at most this many numbers (32 MB), at least one sample. Larger
+parts do not fit into the processor's cache and take twice as long."""
 SMALLEST_NORM = 1e-6
 """Added to every norm, so that a gradient of zero stays zero and rounding never exceeds the limit."""
 

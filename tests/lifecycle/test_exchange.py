@@ -124,4 +124,4 @@ def test_samples_are_held_to_what_the_client_declared_and_to_the_largest_share(t
     assert collected.reasons == [
         f"bad reply: info 'samples' is {2**53}, but the client declared 50 samples when it joined"
     ]
-    assert server.notes == ["c counts with 20 of its 1000 samples (federation.max_weight)"]
+    assert server.notes == ["c is weighted by 20 of its 1000 samples (federation.max_weight)"]

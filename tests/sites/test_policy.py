@@ -286,7 +286,7 @@ def test_work_that_takes_too_long_is_stopped(honest: dict[str, Envelope], server
     policy = Policy(max_job_seconds=0.2, max_epochs=10**9)
     site = site_server("a", Path(server.data), tmp_path, policy)
     reply = site.answer(changed(honest["local"], ("setup.config.method.epochs", 10**8)))
-    assert reply.head["reason"] == "a request that takes so long is refused by the policy of this site"
+    assert reply.head["reason"] == "a request that takes too long is refused by the policy of this site"
     assert site.answer(honest["hello"]).head["kind"] == "hello"
 
 

@@ -80,7 +80,7 @@ class Layout:
         raise BadReply(f"samples or loss are larger than the agreed {limit:.3g}: raise federation.secure_range")
 
     def to_reply(self, total: np.ndarray, clients: int) -> Payload:
-        """Return the combined reply of the sum of vectors, float64 (d,), over so many clients."""
+        """Return the combined reply of the sum of vectors, float64 (d,), over this number of clients."""
         samples, weight, loss, losses = total[:HEAD].tolist()
         combined = Payload(info={"samples": round(samples), **({"loss": loss / losses} if losses > 0 else {})})
         begin = HEAD

@@ -1,4 +1,4 @@
-"""Contact sheets of outliers, as in Figure 3 of FedOV: samples x, outliers x' made of them, and enhanced ones x''."""
+"""Contact sheets of outliers, as in Figure 3 of FedOV: samples x, outliers x' made from them, and enhanced ones x''."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TRIPLE = ("x'", "x''", "|x''-x'|")
 
 
 def data_sheet(dataset: Dataset, data: DataSettings, outliers: str, rows: int, columns: int, seed: int) -> Sheet:
-    """Return training samples in the first column and, next to each, outliers that the generator makes of it.
+    """Return training samples in the first column and, next to each, outliers that the generator makes from it.
 
     With "all", there is a column for each generator, and `columns` has no effect.
     """
@@ -161,8 +161,8 @@ def check_images(dataset: Dataset) -> None:
     shape = dataset.input_shape
     if len(shape) < 3 or min(shape[-2:]) < MIN_SIDE:
         raise UserError(
-            f"data.name = {dataset.name!r} cannot be shown: outliers are made of images or volumes with sides of at "
-            f"least {MIN_SIDE} pixels, not of samples of shape {shape}."
+            f"data.name = {dataset.name!r} cannot be shown: outliers are made from images or volumes with sides of at "
+            f"least {MIN_SIDE} pixels, not from samples of shape {shape}."
         )
 
 

@@ -172,7 +172,7 @@ def table_body(exhibit: TableExhibit) -> Body:
 
 
 def draw_curve(exhibit: CurveExhibit, axes: Axes) -> None:
-    """Draw lines over a common axis, told apart by colour and line style."""
+    """Draw lines over a common axis, distinguished by colour and line style."""
     from matplotlib.ticker import PercentFormatter
 
     for number, (name, points) in enumerate(exhibit.lines.items()):

@@ -114,7 +114,8 @@ def feature_figures(
     """Return the map of a finished run, or of the last checkpoint of an unfinished one."""
     if samples < MIN_SAMPLES:
         raise UserError(
-            f"samples = {samples} is not allowed: {NEIGHBOURS} neighbours each need at least {MIN_SAMPLES}."
+            f"samples = {samples} is not allowed: a map needs at least {MIN_SAMPLES}, since each sample has "
+            f"{NEIGHBOURS} neighbours."
         )
     rng = Rng(seed).child("features")
     on_progress("loading the data", 0, None)
@@ -122,7 +123,7 @@ def feature_figures(
     if len(rows) < MIN_SAMPLES:
         raise UserError(
             f"run {str(run.path)!r} has only {count(len(rows), 'test sample')} to show: "
-            f"{NEIGHBOURS} neighbours each need at least {MIN_SAMPLES}."
+            f"a map needs at least {MIN_SAMPLES}, since each sample has {NEIGHBOURS} neighbours."
         )
     on_progress("embedding test samples", 0, None)
     embeddings = run.embed(run.experiment.dataset.x_test[rows], client).flatten(1).double().numpy()

@@ -133,7 +133,7 @@ def group_names(names: list[str], limit: int) -> tuple[list[str], list[int]]:
 
 
 def shaded(number: int, top: int, digits: int) -> Text:
-    """Return a shade, after the count in so many digits; with 0 digits the shade alone."""
+    """Return a shade after the count, which has this number of digits; with 0 digits, the shade alone."""
     level = 0 if not number else max(1, round((number / top) ** 0.5 * (len(SHADES) - 1)))
     shade = SHADES[level] if level else "·"
     return Text(f"{number or '':>{digits}} {shade}" if digits else shade * 2)

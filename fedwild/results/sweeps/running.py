@@ -171,7 +171,7 @@ class Record:
                 if name not in here:
                     raise UserError(
                         f"--out {str(self.sweep.folder)!r} contains a sweep with {row['label']!r}, seed {seed}, which "
-                        "this sweep lacks with the same settings: extend the old sweep, or choose another --out."
+                        "this one does not have with the same settings: extend the old sweep, or choose another --out."
                     )
 
     def write_runs(self, failures: Mapping[str, UserError]) -> None:

@@ -36,7 +36,7 @@ class OutlierAware(Proser):
 
     params: Params
     normalisation: Normalisation | None = None
-    """That of the client's inputs: outliers are made of pixels."""
+    """That of the client's inputs: outliers are made from pixels."""
 
     def on(self, samples: Samples, model: Network) -> Objective:
         fitted = copy.copy(super().on(samples, model))

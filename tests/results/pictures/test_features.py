@@ -353,11 +353,14 @@ def test_a_run_without_one_model_is_refused(method: str, said: str, tmp_path: Pa
 
 
 def test_too_few_samples_are_refused(fedavg: Run, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^samples = 10 is not allowed: 10 neighbours each need at least 11\.$"):
+    with pytest.raises(
+        UserError, match=r"^samples = 10 is not allowed: a map needs at least 11, since each sample has 10 n.*\.$"
+    ):
         figures(fedavg, 10)
     few = tiny_run(tmp_path / "run", "fedavg", test=10)
     with pytest.raises(
-        UserError, match=r"^run '.*' has only 10 test samples to show: 10 neighbours each need at least 11\.$"
+        UserError,
+        match=r"^run '.*' has only 10 test samples to show: a map needs at least 11, since each sample has 10 n.*\.$",
     ):
         figures(few)
 

@@ -47,7 +47,7 @@ def value_range(values: Sequence[float | None] | Real, include_zero: bool = Fals
 
 
 def ticks(low: float, high: float, about: int = 5, whole: bool = False) -> list[float]:
-    """Return about so many round numbers between low and high; with `whole`, only whole numbers."""
+    """Return round numbers between low and high, about this number of them; with `whole`, only whole numbers."""
     rough = (high - low) / max(1, about)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
