@@ -127,14 +127,14 @@ def real(text: str | None) -> float | None:
         return text  # type: ignore[return-value]
 
 
-def pairs(option: str, texts: list[str]) -> dict[str, str]:
-    """Return texts of the form OWN=NAME as a table."""
+def pairs(option: str, texts: list[str], form: str = "OWN=NAME, such as zwei=2") -> dict[str, str]:
+    """Return texts of the form KEY=VALUE as a table."""
     table = {}
     for text in texts:
-        own, equals, name = text.partition("=")
-        if not equals or not own.strip() or not name.strip():
-            raise UserError(f"{option} {text} is not allowed: write OWN=NAME, such as zwei=2.")
-        table[own.strip()] = name.strip()
+        key, _, value = (part.strip() for part in text.partition("="))
+        if not key or not value:
+            raise UserError(f"{option} {text} is not allowed: write {form}.")
+        table[key] = value
     return table
 
 

@@ -176,13 +176,7 @@ def chosen(table: Table, only: str | None) -> Table:
     """Return the table with the cells that --only selects."""
     if only is None:
         return table
-    wanted: dict[str, str] = {}
-    for part in only.split(","):
-        key, equals, value = part.partition("=")
-        if not equals or not key.strip() or not value.strip():
-            raise UserError(f"--only {only} is not allowed: write KEY=VALUE,KEY=VALUE, such as data=mnist.")
-        wanted[key.strip()] = value.strip()
-    return table.only(wanted)
+    return table.only(options.pairs("--only", only.split(","), "KEY=VALUE,KEY=VALUE, such as data=mnist"))
 
 
 def share_of(text: str | None) -> float:

@@ -45,7 +45,10 @@ class LocalEngine(WorkerPool[ProcessWorker]):
         forks = on_cpu and "fork" in multiprocessing.get_all_start_methods()
         self._context = multiprocessing.get_context("fork" if forks else "spawn")
         if not forks:
-            share_memory(executor)
+            # Spawned processes do not inherit the data.
+            data = executor.dataset
+            for t in (data.x_train, data.y_train, data.x_test, data.y_test, data.domain_train, data.domain_test):
+                t.share_memory_()
         self.workers = [self._start() for _ in range(workers)]
 
     def _start(self) -> ProcessWorker:
@@ -99,7 +102,10 @@ class LocalEngine(WorkerPool[ProcessWorker]):
 def work(executor: Executor, pipe: Connection, parent: int) -> None:
     """Answer jobs until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent()
+    if sys.platform == "linux":
+        # The kernel ends this process when its parent is killed.
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
     single_thread()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
@@ -108,17 +114,3 @@ def work(executor: Executor, pipe: Connection, parent: int) -> None:
                 if os.getppid() != parent:
                     return
             pipe.send_bytes(executor.execute(Job.from_json(pipe.recv_bytes())).to_json())
-
-
-def die_with_parent() -> None:
-    """On Linux, make the kernel end this process when its parent is killed."""
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-
-
-def share_memory(executor: Executor) -> None:
-    """Move the data into shared memory, for processes that do not inherit it."""
-    data = executor.dataset
-    for tensor in (data.x_train, data.y_train, data.x_test, data.y_test, data.domain_train, data.domain_test):
-        tensor.share_memory_()

@@ -52,7 +52,9 @@ class Examiner:
         truth = answering.truth(outcome).numpy()
         right = outcome.prediction.logits.argmax(1).numpy() == truth
         figures = newcomers.pooled(server, self.split, answering.clients, truth, right)
-        return Evaluation({**self.measure(server, outcome), **figures}, self._by_part(server, outcome))
+        parts = {name: rows for name, rows in self._test_parts().items() if len(rows)}
+        by = {name: self.measure(server, select_rows(outcome, rows)) for name, rows in parts.items()}
+        return Evaluation({**self.measure(server, outcome), **figures}, by)
 
     def calibrate(self, server: Server, snapshot: str, states: Mapping[str, int], names: Sequence[str]) -> None:
         """Set the thresholds on these clients' validation samples, unless the server's are to stay."""
@@ -121,13 +123,8 @@ class Examiner:
         """Return the common open-set figures and the method's own."""
         return figures_of(self.method, server, outcome)
 
-    def _by_part(self, server: Server, outcome: Outcome) -> dict[str, dict[str, float]]:
-        """Return the figures by domain if there are several, else by client if clients have their own test data."""
-        rows = {name: positions for name, positions in self._test_parts().items() if len(positions)}
-        return {name: self.measure(server, select_rows(outcome, positions)) for name, positions in rows.items()}
-
     def _test_parts(self) -> dict[str, Tensor]:
-        """Return positions in the test split by domain or by client."""
+        """Return positions in the test split by domain if there are several, else by client if these differ."""
         test = self.split.test
         if len(self.dataset.domains) > 1:
             domains = self.dataset.domain_test[torch.as_tensor(test)]

@@ -86,12 +86,9 @@ class Privacy:
                 if number and epochs:
                     times = epochs * steps_per_epoch(size, number)
                     count(ledger, name, Mechanism(sampling_rate(size, number), noise, times))
-        self._check_budget(ledger)
-
-    def _check_budget(self, ledger: Ledger) -> None:
-        """Reject a round that costs too much: clients may have fewer samples than was known before the run."""
         limit, cost = self.settings.epsilon, self.report(ledger).get("privacy", {}).get("epsilon")
         if limit is not None and cost is not None and cost > limit * (1 + 1e-6):
+            # Clients may have fewer samples than was known before the run.
             raise RoundFailed(
                 f"this round would raise epsilon to {cost:.4g}, above privacy.epsilon = {limit:g}: clients have fewer "
                 "samples than they declared. The last checkpoint has the model before this round; start a new run "

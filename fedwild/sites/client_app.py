@@ -25,15 +25,13 @@ def answer(message: Message, context: Context) -> Message:
     """Return the site's answer to a message."""
     envelope = from_record(message.content)
     node = context.node_config
-    reply = over_socket(str(node["socket"]), envelope) if "socket" in node else in_this_process(node, envelope)
+    if "socket" in node:
+        with connect(str(node["socket"])) as connection:
+            write(connection, envelope)
+            reply = read(connection)
+    else:
+        reply = in_this_process(node, envelope)
     return Message(to_record(reply), reply_to=message)
-
-
-def over_socket(path: str, envelope: Envelope) -> Envelope:
-    """Return the answer of the site server that is running at this site."""
-    with connect(path) as connection:
-        write(connection, envelope)
-        return read(connection)
 
 
 def in_this_process(node: Any, envelope: Envelope) -> Envelope:

@@ -64,7 +64,11 @@ def _on_digits(settings: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
         stages = len(settings["data"]["stages"])
         data["stages"] = [max(1, (data["novel"] + stage) // stages) for stage in range(stages)]
     if "newcomers" in data:
-        data["newcomers"] = {name: _newcomer(given) for name, given in data["newcomers"].items()}
+        named = {name: given.get("classes") or () for name, given in data["newcomers"].items()}
+        data["newcomers"] = {
+            name: {"name": DIGITS, **({"classes": own} if own and {*map(str, own)} <= set(CLASSES) else {})}
+            for name, own in named.items()
+        }
     changed: dict[str, Any] = {**settings, "data": data}
     # The default network, which suits small images.
     changed.pop("model", None)
@@ -94,12 +98,6 @@ def _as_digits(classes: Any, of: int) -> Any:
     if not isinstance(classes, int) or classes == 0:
         return classes
     return min(len(CLASSES), max(1, round(classes * len(CLASSES) / of)))
-
-
-def _newcomer(given: Mapping[str, Any]) -> dict[str, Any]:
-    classes = given.get("classes")
-    kept = {"classes": classes} if classes and {str(name) for name in classes} <= set(CLASSES) else {}
-    return {"name": DIGITS, **kept}
 
 
 def scaled(config: Config, scale: float) -> Config:

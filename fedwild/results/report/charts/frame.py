@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedwild.core.text import cut
 from fedwild.results.report.charts.scale import Scale, root_ticks, tick_labels, ticks
@@ -60,14 +61,11 @@ class Frame:
     y: Axis
     width: float = 420
     height: float = 260
+    top: ClassVar[float] = 28
 
     @property
     def left(self) -> float:
         return 12 + max((text_width(text) for _, text in self.y.ticks()), default=0)
-
-    @property
-    def top(self) -> float:
-        return 28
 
     @property
     def right(self) -> float:
