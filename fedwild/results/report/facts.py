@@ -89,7 +89,7 @@ class Facts:
 def read_facts(run: Run, workers: int | None) -> Facts:
     """Read a run and evaluate its model on the test data."""
     about = run.folder.facts()
-    split, _ = result_or_reason(run.folder.split, None)
+    split, _ = result_or_reason(run.folder.split)
     facts = Facts(
         run=run,
         about=about,
@@ -99,11 +99,12 @@ def read_facts(run: Run, workers: int | None) -> Facts:
         split=split,
     )
     facts = replace(facts, no_data=AT_SITES if facts.at_sites else why_no_data(run))
-    views, no_views = [], facts.no_data
-    if not no_views:
-        views, no_views = result_or_reason(lambda: views_of(facts, workers), [])
-    exhibits, no_exhibits = result_or_reason(lambda: exhibits_of(facts), ())
-    return replace(facts, views=views, no_views=no_views, exhibits=exhibits, no_exhibits=no_exhibits)
+    exhibits, no_exhibits = result_or_reason(lambda: exhibits_of(facts))
+    shown = replace(facts, exhibits=exhibits or (), no_exhibits=no_exhibits, no_views=facts.no_data)
+    if not facts.no_data:
+        views, no_views = result_or_reason(lambda: views_of(facts, workers))
+        shown = replace(shown, views=views or (), no_views=no_views)
+    return shown
 
 
 def why_no_data(run: Run) -> str:
@@ -112,7 +113,7 @@ def why_no_data(run: Run) -> str:
     missing = [name for name in run.config.data.names if name in DATASETS and why_missing(name) is not None]
     if missing:
         return f"The run's data cannot be read: {', '.join(missing)} is no longer on this machine."
-    _, failure = result_or_reason(lambda: run.experiment, None)
+    _, failure = result_or_reason(lambda: run.experiment)
     return failure and f"The run's data cannot be read: {failure}"
 
 

@@ -46,16 +46,16 @@ def definitions(pairs: Iterable[tuple[str, Child]]) -> Html:
     return tag("dl", *(joined([tag("dt", name), tag("dd", value)]) for name, value in pairs))
 
 
-def result_or_reason(attempt: Callable[[], T], otherwise: T) -> tuple[T, str]:
-    """Return what `attempt` returns and an empty text; if it fails, `otherwise` and a sentence with the reason."""
+def result_or_reason(attempt: Callable[[], T]) -> tuple[T | None, str]:
+    """Return what `attempt` returns and an empty text; if it fails, None and a sentence with the reason."""
     try:
         return attempt(), ""
     except UserError as error:
-        return otherwise, sentence(str(error))
+        return None, sentence(str(error))
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
         log.warning("a part of the report is missing: %s", problem)
-        return otherwise, sentence(problem)
+        return None, sentence(problem)
 
 
 def guarded(title: str, draw: Callable[[], Html]) -> Html:
