@@ -236,8 +236,8 @@ def show_novel(
 
     The run's data must be on this machine. The run need not be finished.
 
-    With --json, each class has its registry entry and, for all clients, not only six, `answered`: the number of
-    samples that the network assigns to it. The nearest samples have `rows` in the training data, `places` in the
+    With --json, each class has its registry entry and, for every client, `answered`: the number of samples that
+    the network assigns to it. The nearest samples have `rows` in the training data, `places` in the
     client's unlabelled pool, and `cosines`.
 
     Examples:
