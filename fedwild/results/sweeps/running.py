@@ -58,12 +58,12 @@ def in_use(sweep: Sweep) -> Iterator[None]:
     folder = RunFolder(sweep.folder)
     with explain_os_errors(f"--out {str(sweep.folder)!r} cannot be created"):
         sweep.folder.mkdir(parents=True, exist_ok=True)
-    try:
-        folder.lock()
-    except UserError:
-        raise UserError(
-            f"--out {str(sweep.folder)!r} is in use by another sweep: wait for it, or choose another folder."
-        ) from None
+        try:
+            folder.lock()
+        except UserError:
+            raise UserError(
+                f"--out {str(sweep.folder)!r} is in use by another sweep: wait for it, or choose another folder."
+            ) from None
     try:
         yield
     finally:
