@@ -68,7 +68,7 @@ def test_site_with_another_version_rejects_the_coordinator(
 
 
 def test_coordinator_rejects_a_hello_of_another_version() -> None:
-    with pytest.raises(BadReply, match=r"the site has fedwild 0.0.1 and the coordinator .*install the same"):
+    with pytest.raises(UserError, match=r"the site has fedwild 0.0.1 and the coordinator .*install the same"):
         read_hello(Envelope({"kind": "hello", "version": "0.0.1", "protocol": PROTOCOL}))
 
 

@@ -193,7 +193,7 @@ def test_payload_is_identified_by_its_content_not_by_its_path(files: dict[str, P
 def test_exit_of_a_users_module_does_not_end_the_site(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SiteServer, "_notice", lambda self, request: sys.exit("enough"))
+    monkeypatch.setattr(SiteServer, "_show", lambda self, request: sys.exit("enough"))
     notice = Envelope({"kind": "notice", **version_fields(), "text": "x"})
     answer = site_server("a", files["a"], tmp_path).answer(notice)
     assert answer.head == {"kind": "rejected", "reason": "SystemExit: enough"}
