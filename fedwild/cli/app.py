@@ -36,8 +36,6 @@ app = typer.Typer(
     name="fedwild",
     help="Open-world federated learning: clients train a common model that can answer 'unknown'.\n\n"
     "Start with `fedwild run`, which trains a model on embedded data in less than a minute.",
-    no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -72,12 +70,17 @@ UsageProblem: Any = typer.BadParameter.__mro__[2]
 
 
 @app.callback(invoke_without_command=True)
-def version_callback(
+def without_command(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
         print(__version__)
-        raise typer.Exit
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+    else:
+        return
+    raise typer.Exit
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -101,8 +104,12 @@ def run_app(arguments: list[str] | None) -> None:
         complain(*error.problems)
     except UsageProblem as error:
         complain(error.format_message())
-    except BrokenPipeError:
+    except SystemExit as end:
+        # Typer ends with 1 if the reader, such as `head`, has all that it wants.
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
 
 
 def warn(others: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from fedwild.contract import reference
 from fedwild.contract.initial import Initial
+from fedwild.contract.reference import Reference
 from fedwild.contract.task import Task
 from fedwild.core.classes import ClassRegistry
 from fedwild.core.payload import Payload
@@ -26,7 +28,7 @@ class Step:
 
 @dataclass
 class Server:
-    """What the server keeps. The state, classes, clients, thresholds and step are in every checkpoint.
+    """What the server keeps. The state, classes, clients, thresholds, references and step are in every checkpoint.
 
     Every round starts from what its checkpoint returns, so that a resumed run cannot differ: names in `state` are
     sorted, and `state.info` has been converted to JSON and back.
@@ -39,6 +41,8 @@ class Server:
     clients: tuple[str, ...] = ()
     state: Payload = field(default_factory=Payload)
     thresholds: dict[str, float] = field(default_factory=dict)
+    references: dict[str, Reference] = field(default_factory=dict)
+    """The scores of known validation samples at the last evaluation; by client, or for `EVERYONE`."""
     public: Samples | None = None
     newcomers: tuple[str, ...] = ()
     """The clients that are not members when the run begins, in the order of their arrival."""
@@ -57,7 +61,8 @@ class Server:
 
     def to_payload(self) -> Payload:
         """Return everything that a predictor or the next round needs as one payload."""
-        return Payload(
+        quantiles, references = reference.pack(self.references)
+        payload = Payload(
             dict(self.state.tensors),
             {
                 "state": self.state.info,
@@ -66,19 +71,26 @@ class Server:
                 # As text, since JSON has no infinity.
                 "thresholds": {name: repr(value) for name, value in self.thresholds.items()},
                 "step": vars(self.step),
+                reference.GROUP: references,
             },
         )
+        if references:
+            payload.put(reference.GROUP, {reference.QUANTILES: quantiles})
+        return payload
 
     @classmethod
     def from_payload(cls, payload: Payload, task: Task, rng: Rng) -> Server:
+        state = Payload(dict(payload.tensors), payload.info["state"])
+        state.drop(reference.GROUP)
         return cls(
             task=task,
             classes=ClassRegistry.from_json(payload.info["classes"]),
             step=Step(**payload.info["step"]),
             rng=rng,
             clients=tuple(payload.info["clients"]),
-            state=Payload(dict(payload.tensors), payload.info["state"]),
+            state=state,
             thresholds={name: float(value) for name, value in payload.info["thresholds"].items()},
+            references=reference.unpack(payload),
         )
 
 

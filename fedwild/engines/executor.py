@@ -26,7 +26,7 @@ from fedwild.data import Dataset, DataSettings, Samples, Split, samples_of
 from fedwild.engines.secret_files import read_secrets, write_secrets
 from fedwild.evaluation.inference import predict
 from fedwild.evaluation.outcomes import outcome_of, report_of
-from fedwild.openset.sketch import sketch_scores, to_payload
+from fedwild.openset.sketch import sketch_answers, to_payload
 from fedwild.runs.checkpoints import state_file
 from fedwild.runs.settings import PrivacySettings
 from fedwild.training.private import PrivateDescent, Protected
@@ -166,9 +166,12 @@ class Executor:
         return reply
 
     def _validate(self, predictor: Predictor, client: Client) -> Payload:
-        """Return a sketch of the unknown scores of the client's validation samples; too few of them stay here."""
-        scores = predict(predictor, client.validation, self.task.device).unknown
-        return to_payload(sketch_scores(scores if len(scores) >= self.min_count else scores[:0]))
+        """Return a sketch of the answers for the client's validation samples; too few of them stay here."""
+        samples = client.validation
+        if len(samples) < self.min_count:
+            samples = samples.take(torch.empty(0, dtype=torch.int64))
+        answers = predict(predictor, samples, self.task.device)
+        return to_payload(sketch_answers(answers.logits, answers.unknown, samples.y))
 
     def _summed(self, phase: Phase, client: Client, rng: Rng, payload: Payload, sharers: int) -> Payload:
         """Run the client half of a round whose replies are summed securely, over at least `sharers` clients."""

@@ -1,4 +1,4 @@
-"""Thresholds from sketches of the unknown scores of the clients' own validation samples."""
+"""Thresholds and references from sketches of the answers for the clients' own validation samples."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from fedwild.contract import EVERYONE, Payload, Server
 from fedwild.contract.claims import NO_CLAIMS, Claims
 from fedwild.contract.engine import Answer, Job
+from fedwild.contract.reference import Reference
 from fedwild.core.errors import BadReply, UserError
-from fedwild.openset.sketch import Sketch, from_payload, threshold_of
+from fedwild.openset.sketch import Sketch, from_payload, pool, threshold_of
+from fedwild.openset.temperature import best_temperature
 
 RunJobs = Callable[[Iterable[Job]], Iterator[Answer]]
 """An engine's `run`."""
@@ -34,7 +37,7 @@ def validation_scores(
     names: Sequence[str],
     claims: Claims = NO_CLAIMS,
 ) -> dict[str, Sketch]:
-    """Return a sketch of each client's unknown scores on its own validation samples, without clients that fail."""
+    """Return a sketch of each client's answers for its own validation samples, without clients that fail."""
     classes = server.classes.names
     jobs = [Job("validate", server.step, snapshot, name, classes, states.get(name)) for name in names]
     scores: dict[str, Sketch] = {}
@@ -51,18 +54,36 @@ def validation_scores(
     return scores
 
 
-def set_thresholds(
-    server: Server, scores: Mapping[str, Sketch], accept: float, personal: bool, claims: Claims = NO_CLAIMS
-) -> None:
-    """Set the common threshold, or each client's own, to accept the share `accept` of validation samples.
+def set_references(
+    server: Server, sketches: Mapping[str, Sketch], personal: bool, claims: Claims = NO_CLAIMS
+) -> dict[str, list[Sketch]]:
+    """Set the common reference, or each client's own. Returns the sketches behind each of them.
 
-    In the common threshold, no client counts with more than the share `claims.max_weight` of all samples.
+    In the common one, no client counts with more than the share `claims.max_weight` of all samples.
     """
     if personal:
-        groups = {name: [sketch] for name, sketch in sorted(scores.items())}
+        groups = {name: [sketch] for name, sketch in sorted(sketches.items())}
     else:
-        counts = claims.cap({name: sketch.count for name, sketch in scores.items()})
-        groups = {EVERYONE: [replace(scores[name], count=counts[name]) for name in sorted(scores)]}
+        counts = claims.cap({name: sketch.count for name, sketch in sketches.items()})
+        groups = {EVERYONE: [reweigh(sketches[name], counts[name]) for name in sorted(sketches)]}
+    server.references = {name: reference_of(pool(members)) for name, members in groups.items() if members}
+    return groups
+
+
+def reweigh(sketch: Sketch, count: int) -> Sketch:
+    """Return a sketch that counts as this number of samples."""
+    return (
+        sketch if count == sketch.count else replace(sketch, count=count, losses=sketch.losses * count / sketch.count)
+    )
+
+
+def reference_of(sketch: Sketch) -> Reference:
+    """Return what answers are compared with."""
+    return Reference(torch.from_numpy(sketch.quantiles), sketch.count, best_temperature(sketch.losses))
+
+
+def set_thresholds(server: Server, groups: Mapping[str, Sequence[Sketch]], accept: float) -> None:
+    """Set the threshold of each group to accept the share `accept` of its validation samples."""
     server.thresholds = {}
     for name, members in groups.items():
         server.thresholds[name] = threshold_of(members, accept)

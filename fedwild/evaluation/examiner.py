@@ -15,7 +15,13 @@ from fedwild.contract.claims import NO_CLAIMS, Claims
 from fedwild.contract.engine import Job
 from fedwild.data import Dataset, Split
 from fedwild.evaluation import newcomers
-from fedwild.evaluation.calibration import RunJobs, read_answer, set_thresholds, validation_scores
+from fedwild.evaluation.calibration import (
+    RunJobs,
+    read_answer,
+    set_references,
+    set_thresholds,
+    validation_scores,
+)
 from fedwild.evaluation.outcomes import figures_of, outcome_of, select_rows
 
 # Fixed, so that batches, and with them bits, do not depend on the number of workers.
@@ -57,16 +63,17 @@ class Examiner:
         return Evaluation({**self.measure(server, outcome), **figures}, by)
 
     def calibrate(self, server: Server, snapshot: str, states: Mapping[str, int], names: Sequence[str]) -> None:
-        """Set the thresholds on these clients' validation samples, unless the server's are to stay."""
+        """Set references and thresholds on these clients' validation samples, unless the server's are to stay."""
         if self.keep_thresholds:
             return
         answering = self.method.answers(server)
-        if answering.threshold is not None:
+        scores = validation_scores(self.run, server, snapshot, states, names, self.claims)
+        groups = set_references(server, scores, answering.personal, self.claims)
+        if answering.threshold is None:
+            set_thresholds(server, groups, self.accept)
+        else:
             whose = names if answering.personal else [EVERYONE]
             server.thresholds = dict.fromkeys(sorted(whose), answering.threshold)
-            return
-        scores = validation_scores(self.run, server, snapshot, states, names, self.claims)
-        set_thresholds(server, scores, self.accept, answering.personal, self.claims)
 
     def common_outcome(self, server: Server, snapshot: str, states: Mapping[str, int]) -> Outcome:
         """Calibrate, then return the shared predictor's answers on the test set."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import glob
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +17,107 @@ from torch import Tensor
 from fedwild.core.errors import UserError
 from fedwild.data.images import grey, resize, to_stored
 from fedwild.data.npz import read_npy
-from fedwild.data.sources.image_files import read_images
+from fedwild.data.sources.image_files import images_below, read_images
+from fedwild.lifecycle.model import Answers
 from fedwild.lifecycle.run import Run
 
+BATCH = 256
+"""Files that are in memory at a time."""
+TOP = 3
+"""Classes that a row names with their probabilities."""
 
-def answer_files(run: Run, files: Sequence[Path], client: str | None = None) -> list[dict[str, Any]]:
-    """Return a row per file: the answer, the best known class with its probability, the unknown score, all scores."""
-    x = torch.cat([read_sample(file, run.input_shape, run.input_dtype) for file in files])
-    answers = run.predict(x, client)
-    probabilities = answers.logits.softmax(dim=1)
+
+def find_files(inputs: Sequence[str | Path]) -> list[Path]:
+    """Return the files that the inputs name: files, folders, patterns such as `'scans/*.png'`, and CSV lists."""
+    return [file for given in inputs for file in _files_of(Path(given).expanduser())]
+
+
+def _files_of(given: Path) -> list[Path]:
+    if given.is_dir():
+        found = [file for _, file in images_below(given)]
+        if not found:
+            raise UserError(f"folder {str(given)!r} has no images.")
+        return found
+    if given.exists():
+        return _listed_in(given) if given.suffix == ".csv" else [given]
+    matches = [Path(match) for match in sorted(glob.glob(str(given), recursive=True)) if Path(match).is_file()]
+    if not matches:
+        is_pattern = glob.has_magic(str(given))
+        raise UserError(f"{str(given)!r} matches no file." if is_pattern else f"image {str(given)!r} does not exist.")
+    return matches
+
+
+def _listed_in(path: Path) -> list[Path]:
+    """Return the files in the column `path` of a CSV, relative to the CSV."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            columns = [name.strip() for name in reader.fieldnames or []]
+            reader.fieldnames = columns
+            if "path" not in columns:
+                raise UserError(f"{path} has no column path: its columns are {', '.join(columns) or 'none'}.")
+            found = [path.parent / row["path"].strip() for row in reader if (row["path"] or "").strip()]
+    except (UnicodeDecodeError, csv.Error) as problem:
+        raise UserError(f"{path} cannot be read as CSV: {problem}.") from None
+    if not found:
+        raise UserError(f"{path} lists no images.")
+    return found
+
+
+def answer_files(
+    run: Run,
+    files: Sequence[Path],
+    client: str | None = None,
+    *,
+    accept: float | None = None,
+    threshold: float | None = None,
+    workers: int = 1,
+) -> Iterator[dict[str, Any]]:
+    """Yield a row per file, in order. A file that cannot be used gets the key `error` in place of an answer.
+
+    The model is loaded once. `workers` threads decode images; `client`, `accept` and `threshold` as for `Run.predict`.
+    """
+    model = run.model(client, accept=accept, threshold=threshold)
+    read = partial(_read_or_explain, shape=run.input_shape, dtype=run.input_dtype)
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        for start in range(0, len(files), BATCH):
+            batch = files[start : start + BATCH]
+            samples = list(pool.map(read, batch))
+            good = [sample for sample in samples if isinstance(sample, Tensor)]
+            rows = iter(rows_of(model.answer(torch.cat(good))) if good else [])
+            for file, sample in zip(batch, samples, strict=True):
+                yield {"file": str(file), **({"error": sample} if isinstance(sample, str) else next(rows))}
+
+
+def rows_of(answers: Answers) -> list[dict[str, Any]]:
+    """Return the answers as plain values, one row per sample."""
+    probabilities, percentiles = answers.probabilities, answers.percentiles.tolist()
+    order = probabilities.argsort(dim=1, descending=True, stable=True)
     rows = []
-    for i, file in enumerate(files):
-        best = int(probabilities[i].argmax())
+    for i, label in enumerate(answers.labels):
+        shares = probabilities[i].tolist()
+        best = order[i].tolist()
         rows.append(
             {
-                "file": str(file),
-                "answer": answers.labels[i],
-                "best_class": answers.classes[best],
-                "probability": float(probabilities[i, best]),
+                "answer": label,
+                "best_class": answers.classes[best[0]],
+                "probability": shares[best[0]],
                 "unknown": float(answers.unknown[i]),
+                "percentile": None if math.isnan(percentiles[i]) else percentiles[i],
                 "threshold": answers.threshold if math.isfinite(answers.threshold) else None,
-                "scores": dict(zip(answers.classes, probabilities[i].tolist(), strict=True)),
+                "top": [{"class": answers.classes[k], "probability": shares[k]} for k in best[:TOP]],
+                "scores": dict(zip(answers.classes, shares, strict=True)),
             }
         )
     return rows
+
+
+def _read_or_explain(file: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor | str:
+    """Return the sample of a file, or why it cannot be used."""
+    try:
+        return read_sample(file, shape, dtype)
+    except UserError as error:
+        return " ".join(error.problems)
 
 
 def read_sample(file: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

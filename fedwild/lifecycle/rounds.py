@@ -219,6 +219,8 @@ class Federation:
     def _evaluate(self, server: Server, ledger: Ledger) -> Evaluation:
         """Measure the current server."""
         self._log.announce("measuring", index=server.step.index)
+        # The scores of all clients' validation samples are not for each of them to see.
+        server.references = {}
         snapshot = self._spool / f"server-{server.step.index}.safetensors"
         server.to_payload().write(snapshot, durable=False)
         e = self.experiment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from fedwild.contract import EVERYONE, Answering, Client, Outcome, Payload, Pred
 from fedwild.contract.engine import Job
 from fedwild.core.classes import ClassEntry
 from fedwild.core.errors import BadReply, UserError
-from fedwild.core.names import UNKNOWN_NAME
 from fedwild.core.temporary import temporary_folder
 from fedwild.core.toml import read_toml
 from fedwild.core.trust import is_code_trusted
@@ -27,10 +26,11 @@ from fedwild.engines.choice import worker_count
 from fedwild.engines.executor import Executor
 from fedwild.engines.local import LocalEngine
 from fedwild.evaluation.examiner import Evaluation, Examiner
-from fedwild.evaluation.inference import embed, predict
+from fedwild.evaluation.inference import embed
 from fedwild.evaluation.progress import OnProgress, ignore_progress, with_progress
 from fedwild.lifecycle import name as naming
-from fedwild.openset import UNKNOWN, decide
+from fedwild.lifecycle.model import NO_REFERENCE, Answers, Model, move_thresholds
+from fedwild.openset import UNKNOWN
 from fedwild.runs.at_sites import restore_sites
 from fedwild.runs.checkpoints import read_state, states_of
 from fedwild.runs.config import Config, changes, resolve
@@ -40,21 +40,6 @@ from fedwild.runs.ownership import code_in, is_own, not_yours
 
 UNFIT = (BadReply, KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError)
 """What a method or a network raises for a model that is not its own."""
-
-
-@dataclass(frozen=True)
-class Answers:
-    """A predictor's answers for a batch."""
-
-    labels: list[str]
-    """Class names, or "unknown"."""
-    unknown: Tensor
-    """Unknown scores (n,), larger = more unknown."""
-    threshold: float
-    """Scores above it are answered with "unknown"."""
-    logits: Tensor
-    """Over the known classes (n, K)."""
-    classes: tuple[str, ...]
 
 
 class Run:
@@ -200,22 +185,30 @@ class Run:
         """Rename a class that the run discovered; predictions, figures and runs that start from it use the new name."""
         return naming.name_class(self, old, new)
 
-    def predict(self, x: Tensor | np.ndarray, client: str | None = None) -> Answers:
+    def predict(
+        self,
+        x: Tensor | np.ndarray,
+        client: str | None = None,
+        *,
+        accept: float | None = None,
+        threshold: float | None = None,
+    ) -> Answers:
         """Return answers for inputs x (n, *input_shape): uint8 as the data set stores them, or float.
 
-        This needs only the run folder, not the data it was trained on.
+        `accept` is the share of known validation samples to accept, and `threshold` a limit for unknown scores; by
+        default, the run's own threshold decides. This needs only the run folder, not the data it was trained on.
         """
-        samples = self._samples(x)
+        return self.model(client, accept=accept, threshold=threshold).answer(x)
+
+    def model(self, client: str | None = None, *, accept: float | None = None, threshold: float | None = None) -> Model:
+        """Load the run's model, or a client's own, to answer batch after batch; arguments as for `predict`."""
         server = self.server()
         answering, predictor = self._predictor(server, client)
-        threshold = server.thresholds.get(client if answering.personal and client else EVERYONE, float("inf"))
-        classes = server.classes.names
-        if not len(samples):
-            return Answers([], torch.empty(0), threshold, torch.empty(0, len(classes)), classes)
-        prediction = predict(predictor, samples, self.task.device)
-        ids = decide(prediction.logits, prediction.unknown, threshold).tolist()
-        labels = [UNKNOWN_NAME if i == UNKNOWN else classes[i] for i in ids]
-        return Answers(labels, prediction.unknown, threshold, prediction.logits, classes)
+        whose = client if answering.personal and client else EVERYONE
+        move_thresholds(server, accept, threshold)
+        limit = server.thresholds.get(whose, float("inf"))
+        reference = server.references.get(whose, NO_REFERENCE)
+        return Model(predictor, server.classes.names, limit, reference, self._samples, self.task.device)
 
     def embed(self, x: Tensor | np.ndarray, client: str | None = None) -> Tensor:
         """Return the embeddings (n, d) of inputs as for `predict`, for methods that answer with one network."""
@@ -283,10 +276,18 @@ class Run:
             return Payload()
         return read_state(self.folder.clients, client, version)
 
-    def evaluate(self, workers: int | None = None, on_progress: OnProgress = ignore_progress) -> Evaluation:
-        """Measure the run's model again, on its own test split."""
+    def evaluate(
+        self,
+        workers: int | None = None,
+        on_progress: OnProgress = ignore_progress,
+        *,
+        accept: float | None = None,
+        threshold: float | None = None,
+    ) -> Evaluation:
+        """Measure the run's model again, on its own test split; `accept` and `threshold` as for `predict`."""
         server = self.server()
-        with self._examining(server, self.experiment.split, workers, on_progress) as (examiner, snapshot):
+        moved = move_thresholds(server, accept, threshold)
+        with self._examining(server, self.experiment.split, workers, on_progress, moved) as (examiner, snapshot):
             return examiner.evaluate(server, snapshot, self._states())
 
     def outcome(

@@ -9,6 +9,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 MAX_COUNT = 2**53
 MAX_SIDE = 65_536
+MAX_REFERENCE = 256
+"""The largest number of quantiles of validation scores."""
 MAX_SAMPLE = 2**28
 """The largest number of values in one sample."""
 
@@ -106,6 +108,13 @@ class ClassRecord(Record):
     samples: dict[str, Count] = {}
 
 
+class ReferenceRecord(Record):
+    name: str
+    quantiles: Annotated[int, Field(ge=0, le=MAX_REFERENCE)]
+    count: Count
+    temperature: Annotated[float, Field(gt=0)]
+
+
 class ServerRecord(Record):
     """The JSON part of a model or a checkpoint."""
 
@@ -114,6 +123,7 @@ class ServerRecord(Record):
     clients: list[ClientName]
     thresholds: dict[str, Annotated[str, AfterValidator(_threshold)]]
     step: StepRecord
+    references: list[ReferenceRecord] = []
 
 
 class LedgerRecord(Record):

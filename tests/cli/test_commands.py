@@ -369,8 +369,16 @@ def test_a_process_rejects_invalid_input_with_exit_code_2(tmp_path: Path) -> Non
 
 
 def test_a_reader_that_stops_early_causes_no_traceback(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m fedwild list methods | head -n 1"
+    command = f"set -o pipefail; {sys.executable} -m fedwild list methods | head -n 1"
     env = {**os.environ, "PYTHONPATH": str(Path(fedwild.__file__).parents[1])}
-    done = subprocess.run(command, shell=True, cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.stdout.startswith(METHODS.names()[0])
     assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_without_arguments_help_is_printed(cli: Cli) -> None:
+    outcome = cli()
+    assert outcome.code == 0
+    assert outcome.out.startswith("Usage: fedwild")
+    assert outcome.err == ""

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedwild.contract import EVERYONE
-from fedwild.contract.claims import Claims
+from fedwild.contract import EVERYONE, Server
+from fedwild.contract.claims import NO_CLAIMS, Claims
 from fedwild.contract.engine import Answer, Job
 from fedwild.core.errors import UserError
-from fedwild.evaluation.calibration import RunJobs, read_answer, set_thresholds, validation_scores
+from fedwild.evaluation.calibration import RunJobs, read_answer, set_references, set_thresholds, validation_scores
 from fedwild.evaluation.progress import with_progress
-from fedwild.openset.sketch import sketch_scores, to_payload
+from fedwild.openset.sketch import Sketch, sketch_answers, sketch_scores, to_payload
+from fedwild.openset.temperature import best_temperature
 from tests.methods.by_hand import server_of
 
 
@@ -45,23 +46,29 @@ def test_a_failing_client_is_excluded_with_a_note(tmp_path: Path) -> None:
     assert "no disk" in server.notes[0]
 
 
+def calibrate(
+    server: Server, scores: dict[str, Sketch], accept: float, personal: bool, claims: Claims = NO_CLAIMS
+) -> None:
+    set_thresholds(server, set_references(server, scores, personal, claims), accept)
+
+
 def test_one_threshold_for_all_or_one_for_each_client() -> None:
     server, scores = (
         server_of(("a", "b")),
         {"b": sketch_scores(np.array([3.0, 4.0])), "a": sketch_scores(np.array([1.0, 2.0]))},
     )
-    set_thresholds(server, scores, 0.5, personal=False)
+    calibrate(server, scores, 0.5, personal=False)
     assert server.thresholds == {EVERYONE: 2.0}
-    set_thresholds(server, scores, 0.5, personal=True)
+    calibrate(server, scores, 0.5, personal=True)
     assert server.thresholds == {"a": 1.0, "b": 3.0}
     assert server.notes == []
 
 
 def test_without_scores_everything_is_accepted_and_the_log_says_so() -> None:
     server = server_of(("a",))
-    set_thresholds(server, {}, 0.95, personal=False)
+    calibrate(server, {}, 0.95, personal=False)
     assert server.thresholds == {EVERYONE: math.inf}
-    set_thresholds(server, {"a": sketch_scores(np.empty(0))}, 0.95, personal=True)
+    calibrate(server, {"a": sketch_scores(np.empty(0))}, 0.95, personal=True)
     assert server.thresholds == {"a": math.inf}
     assert [note.partition(":")[0] for note in server.notes] == [
         "no validation samples at any client",
@@ -105,8 +112,34 @@ def test_one_client_cannot_set_the_common_threshold_beyond_its_share() -> None:
     scores = {name: sketch_scores(np.linspace(0, 1, 101)) for name in "abc"}
     scores["d"] = sketch_scores(np.full(10**6, 1e9))
     server = server_of(tuple(scores))
-    set_thresholds(server, scores, 0.7, personal=False)
+    calibrate(server, scores, 0.7, personal=False)
     assert server.thresholds == {EVERYONE: 1e9}
-    set_thresholds(server, scores, 0.7, personal=False, claims=Claims(max_weight=0.25))
+    calibrate(server, scores, 0.7, personal=False, claims=Claims(max_weight=0.25))
     # Three quarters of the weight are uniform on [0, 1]: the share 0.7 of all is at 0.7 / 0.75.
     assert server.thresholds[EVERYONE] == pytest.approx(0.7 / 0.75, abs=0.02)
+
+
+def test_the_reference_holds_all_scores_and_the_temperature_of_all_samples() -> None:
+    generator = torch.Generator().manual_seed(0)
+    parts = [(torch.randn(40, 5, generator=generator) * 4, torch.randint(5, (40,), generator=generator)) for _ in "ab"]
+    sketches = {
+        name: sketch_answers(logits, logits.amax(1), labels) for name, (logits, labels) in zip("ab", parts, strict=True)
+    }
+    server = server_of(("a", "b"))
+    set_references(server, sketches, personal=False)
+    found = server.references[EVERYONE]
+    logits, labels = (torch.cat([part[i] for part in parts]) for i in (0, 1))
+    assert found.quantiles.tolist() == sorted(logits.amax(1).double().tolist())
+    alone = sketch_answers(logits, logits.amax(1), labels)
+    assert found.temperature == pytest.approx(best_temperature(alone.losses), rel=1e-9)
+    set_references(server, sketches, personal=True)
+    assert {name: reference.count for name, reference in server.references.items()} == {"a": 40, "b": 40}
+
+
+def test_a_client_above_its_share_counts_less_in_the_reference() -> None:
+    sketches = {name: sketch_scores(np.zeros(10)) for name in "abc"} | {"d": sketch_scores(np.ones(1000))}
+    server = server_of(tuple(sketches))
+    set_references(server, sketches, personal=False, claims=Claims(max_weight=0.25))
+    found = server.references[EVERYONE]
+    assert found.count == 40
+    assert float((found.quantiles == 1).double().mean()) == 0.25

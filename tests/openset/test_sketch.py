@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from fedwild.contract.reference import Reference
 from fedwild.core.errors import BadReply
 from fedwild.core.payload import Payload
 from fedwild.openset import threshold_at_acceptance
-from fedwild.openset.sketch import MAX_QUANTILES, Sketch, from_payload, sketch_scores, threshold_of, to_payload
+from fedwild.openset.sketch import (
+    MAX_QUANTILES,
+    Sketch,
+    from_payload,
+    pool,
+    sketch_answers,
+    sketch_scores,
+    threshold_of,
+    to_payload,
+)
 
 LEVELS = (0.01, 0.5, 0.9, 0.95, 0.999, 1.0)
 
@@ -61,7 +72,7 @@ def test_without_samples_the_threshold_accepts_everything() -> None:
 @pytest.mark.parametrize("n", [0, 5, 1000])
 def test_a_payload_holds_a_sketch_and_nothing_else(n: int) -> None:
     payload = Payload.decode(to_payload(sketch_scores(scores(n))).encode())
-    assert list(payload.tensors) == ["sketch/quantiles"] and payload.info == {"count": n}
+    assert set(payload.tensors) == {"sketch/quantiles", "sketch/losses"} and payload.info == {"count": n}
     assert from_payload(payload).quantiles.tolist() == sketch_scores(scores(n)).quantiles.tolist()
 
 
@@ -80,7 +91,8 @@ def test_a_payload_holds_a_sketch_and_nothing_else(n: int) -> None:
     ],
 )
 def test_an_impossible_sketch_is_rejected(values: list[float], info: dict[str, object], problem: str) -> None:
-    payload = Payload({"sketch/quantiles": torch.tensor(values, dtype=torch.float64)}, info)
+    payload = Payload({**to_payload(Sketch(np.zeros(0), 0)).tensors}, info)
+    payload.tensors["sketch/quantiles"] = torch.tensor(values, dtype=torch.float64)
     with pytest.raises(BadReply, match=problem):
         from_payload(payload)
 
@@ -88,7 +100,34 @@ def test_an_impossible_sketch_is_rejected(values: list[float], info: dict[str, o
 def test_a_sketch_of_single_precision_or_with_more_tensors_is_rejected() -> None:
     extra = to_payload(Sketch(np.zeros(1), 1))
     extra.tensors["logits"] = torch.zeros(3)
-    with pytest.raises(BadReply, match="one tensor"):
+    with pytest.raises(BadReply, match="has the tensors"):
         from_payload(extra)
+    single = to_payload(Sketch(np.zeros(1), 1))
+    single.tensors["sketch/quantiles"] = torch.zeros(1)
     with pytest.raises(BadReply, match="float64"):
-        from_payload(Payload({"sketch/quantiles": torch.zeros(1)}, {"count": 1}))
+        from_payload(single)
+
+
+@pytest.mark.parametrize("sizes", [[3, 0, 5], [100, 156], [1, 1, 1]])
+def test_pooled_scores_of_few_samples_are_all_scores(sizes: list[int]) -> None:
+    parts = [scores(n) + i for i, n in enumerate(sizes)]
+    pooled = pool([sketch_scores(part) for part in parts])
+    assert pooled.count == sum(sizes)
+    assert pooled.quantiles.tolist() == sorted(np.concatenate(parts).tolist())
+
+
+@pytest.mark.parametrize("accept", [0.05, 0.5, 0.95, 0.99, 1.0])
+def test_pooled_scores_of_many_samples_give_the_threshold_up_to_a_quantile(accept: float) -> None:
+    parts = [np.random.default_rng(i).normal(i, 1, size) for i, size in enumerate((2000, 700, 40))]
+    everything = np.sort(np.concatenate(parts))
+    found = Reference(torch.from_numpy(pool([sketch_scores(part) for part in parts]).quantiles), 2740).threshold(accept)
+    share = np.searchsorted(everything, found, side="right") / len(everything)
+    assert accept <= share <= accept + 2 / MAX_QUANTILES
+
+
+def test_losses_travel_with_the_sketch_and_impossible_ones_are_rejected() -> None:
+    sketch = sketch_answers(torch.eye(3), torch.zeros(3), torch.arange(3))
+    assert from_payload(to_payload(sketch)).losses.tolist() == sketch.losses.tolist() != [0.0] * len(sketch.losses)
+    for losses in (sketch.losses - 1e6, sketch.losses + 1e6, sketch.losses * np.nan, sketch.losses[:3]):
+        with pytest.raises(BadReply, match="losses"):
+            from_payload(to_payload(replace(sketch, losses=losses)))

@@ -63,7 +63,7 @@ def load_items(items: Sequence[Item], domain: str, size: int | None, channels: i
 
 def load_folder(root: Path, size: int | None, channels: int | None) -> Raw:
     """Return all images below `root`."""
-    found = _images_below(root)
+    found = images_below(root)
     if not found:
         raise UserError(f"{root} has no images: put them into one folder per class, such as {root}/cat/1.png.")
     parted = {folders[0] if folders else "" for folders, _ in found} <= _PARTS
@@ -80,7 +80,7 @@ def load_folder(root: Path, size: int | None, channels: int | None) -> Raw:
     return load_items(items, root.resolve().name, size, channels)
 
 
-def _images_below(root: Path) -> list[tuple[tuple[str, ...], Path]]:
+def images_below(root: Path) -> list[tuple[tuple[str, ...], Path]]:
     """Return the folder names below root and the file of every image, sorted, without hidden ones."""
     found, visited = [], set()
     for folder, subfolders, files in os.walk(root, followlinks=True):
