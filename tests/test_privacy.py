@@ -150,10 +150,7 @@ def run_at_sites(
     phases = {phase.name for phase in experiment.method.phases() if phase.rounds} - WITHOUT_CLIENTS
     # Only networks with batch-norm measure statistics again.
     phases -= {"calibrate"} if network == "dense" else set()
-    # With a fixed threshold, no validation scores are needed.
-    server = Server.from_payload(final(folder), experiment.task, Rng(0))
-    fixed = experiment.method.answers(server).threshold is not None
-    return phases, AT_SITES - {"validate"} if fixed else AT_SITES
+    return phases, AT_SITES
 
 
 def check_all_sent(uploads: list[Sent], expected: tuple[set[str], set[str]], clients: set[str]) -> None:

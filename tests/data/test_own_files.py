@@ -14,6 +14,7 @@ from PIL import Image
 from fedwild.core import memory
 from fedwild.core.errors import UserError
 from fedwild.data import Dataset, DataSettings, images, load, make_split
+from fedwild.data.sources import image_files
 from tests.data.helpers import write_image
 
 
@@ -105,6 +106,26 @@ def test_sixteen_bit_grey_keeps_its_high_byte(tmp_path: Path) -> None:
     for number in range(3):
         Image.fromarray(np.full((4, 4), 200 * 256 + 7, dtype=np.uint16)).save(tmp_path / "a" / f"{number}.png")
     assert set(load_path(tmp_path).x_train.unique().tolist()) == {200}
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pictures_are_turned_as_the_camera_was_held(orientation: int, tmp_path: Path) -> None:
+    upright = np.arange(20, dtype=np.uint8).reshape(4, 5)
+    # What the camera stores, so that the orientation makes it upright again.
+    stored = {
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.T,
+        6: np.rot90(upright),
+        7: upright[::-1, ::-1].T,
+        8: np.rot90(upright, -1),
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(np.ascontiguousarray(stored)).save(tmp_path / "a.png", exif=exif)
+    assert image_files.read_images([tmp_path / "a.png"], None, None)[0, 0].tolist() == upright.tolist()
 
 
 def test_size_resizes_images_of_different_sizes(tmp_path: Path) -> None:

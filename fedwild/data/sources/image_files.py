@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from fedwild.core.errors import UserError
@@ -31,6 +31,9 @@ from fedwild.data.sources.raw import Part, Raw
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp", ".ppm", ".pgm"})
 _GREY_MODES = frozenset({"1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"})
 _PARTS = {"train", "test"}
+_ORIENTATION = 0x0112
+_TURNED = frozenset({5, 6, 7, 8})
+"""The EXIF orientations that exchange width and height."""
 
 
 @dataclass(frozen=True)
@@ -172,17 +175,19 @@ def read_images(files: Sequence[Path], size: int | None, channels: int | None) -
 
 
 def _header(file: Path) -> tuple[tuple[int, int], bool]:
-    """Return (width, height) and whether the image has colour, without decoding it."""
+    """Return (width, height) as the camera held it, and whether the image has colour, without decoding it."""
     with _reject_unreadable(file):
         check_regular(file)
         with Image.open(file) as image:
-            return image.size, image.mode not in _GREY_MODES
+            width, height = image.size
+            turned = image.getexif().get(_ORIENTATION) in _TURNED
+            return (height, width) if turned else (width, height), image.mode not in _GREY_MODES
 
 
 def _pixels(file: Path, size: tuple[int, int], channels: int) -> np.ndarray:
     """Return one image as uint8 (C, H, W)."""
     with _reject_unreadable(file), Image.open(file) as opened:
-        image = _eight_bit(opened).convert("L" if channels == 1 else "RGB")
+        image = _eight_bit(ImageOps.exif_transpose(opened)).convert("L" if channels == 1 else "RGB")
         if image.size != size:
             image = image.resize(size, Image.Resampling.BILINEAR)
         pixels = np.asarray(image, dtype=np.uint8)
