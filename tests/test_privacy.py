@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from fedwild.api import configure
-from fedwild.contract import Client, Server, Welcomes
+from fedwild.contract import Client, Welcomes
 from fedwild.core.errors import BadReply, UserError
 from fedwild.core.header import MAX_NAME
 from fedwild.core.payload import Payload
@@ -36,7 +36,6 @@ from fedwild.sites.redaction import redact
 from fedwild.training.corrections import CORRECTIONS
 from fedwild.training.objectives import OBJECTIVES
 from tests.leaks import Search, Sent, record
-from tests.methods.by_hand import final
 from tests.tiny import own, run_experiment, tiny_experiment
 
 SHAPE = (2, 8, 9)

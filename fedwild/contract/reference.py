@@ -47,7 +47,7 @@ def pack(references: Mapping[str, Reference]) -> tuple[Tensor, list[dict[str, An
         {"name": name, "quantiles": len(found.quantiles), "count": found.count, "temperature": found.temperature}
         for name, found in sorted(references.items())
     ]
-    parts = [references[entry["name"]].quantiles for entry in entries]
+    parts = [found.quantiles for _, found in sorted(references.items())]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64), entries
 
 
