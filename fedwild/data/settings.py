@@ -32,7 +32,7 @@ class NewcomerSettings(Settings):
         description="Its data: the path of an image folder, .npz or .csv, or the name of a data set.", min_length=1
     )
     classes: SomeNames | None = Field(
-        None, description="Use only these of its classes, under its own names (default: all)."
+        None, description="Use only these classes, by the names that the newcomer uses (default: all)."
     )
     domains: SomeNames | None = Field(None, description="Use only these of its domains (default: all).")
     labels: dict[str, str] = Field(

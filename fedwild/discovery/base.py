@@ -50,7 +50,7 @@ class Estimate(ClassCount):
 
 
 class Estimator(Component, ABC):
-    """Estimates the number of novel classes from clusters of all clients, without labels of unlabelled samples."""
+    """Estimates the number of novel classes from clusters of all clients, without using labels."""
 
     curve_axes: ClassVar[tuple[str, str]] = ("number of classes", "score")
     """What the x and y values of an estimate's curve are."""

@@ -88,7 +88,7 @@ def images_below(root: Path) -> list[tuple[tuple[str, ...], Path]]:
     found, visited = [], set()
     for folder, subfolders, files in os.walk(root, followlinks=True):
         status = os.stat(folder)
-        # A link to a folder above would be followed for ever.
+        # A link to a folder above would be followed without end.
         is_new = (status.st_dev, status.st_ino) not in visited
         visited.add((status.st_dev, status.st_ino))
         subfolders[:] = sorted(name for name in subfolders if not name.startswith(".")) if is_new else []

@@ -24,7 +24,7 @@ class TrainingSettings(RoundTraining):
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="optimiser of pre-training, reset every round")
     lr: float = Field(0.02, gt=0, description="learning rate during pre-training")
     rounds: int = Field(100, ge=0, description="rounds of pre-training")
-    halve_after: int = Field(25, ge=1, description="halve the learning rate after every so many pre-training rounds")
+    halve_after: int = Field(25, ge=1, description="halve the learning rate each time after this number of pre-training rounds")
     pretrain_outputs: Literal["known", "all"] = Field(
         "known", description="outputs in the loss of pre-training: the K known classes, or all K + 1"
     )
@@ -104,7 +104,7 @@ class GaussianSettings(Settings):
         False, description="pass drawn samples through the network by themselves, so that batch-norm sees only them"
     )
     log_density: float | None = Field(None, description="log of the paper's epsilon; required by select = density")
-    refresh: int = Field(1, ge=1, description="update the Gaussians every so many rounds")
+    refresh: int = Field(1, ge=1, description="number of rounds between two updates of the Gaussians")
     first_refresh: int = Field(0, ge=0, description="first fine-tuning round, from 0, that updates the Gaussians")
     dims: int = Field(2048, ge=1, description="for Gaussians, average larger activations over space to this size")
     min_count: int = Field(5, ge=1, description="send no statistics of a class with fewer pushed samples")

@@ -70,7 +70,7 @@ class GAL(FedAvg, Discovers):
             "swl: semantic-weighted (Eq. 9); bce: pairwise (Eq. 11)",
         )
         rehearse: bool = Field(
-            True, description="novel-class learning also uses labelled samples and trains known rows; false: neither"
+            True, description="novel-class learning also uses labelled samples and trains known rows"
         )
         prototypes: Literal["frozen", "learnt"] = Field(
             "frozen", description="targets of swl: the discovered prototypes, or the trained rows of the head"
