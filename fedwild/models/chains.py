@@ -1,4 +1,4 @@
-"""Networks without branches: mlp, simple-cnn, digit-cnn, vgg-9."""
+"""Networks without branches: mlp, simple-cnn, digit-cnn, digit-five-cnn, vgg-9."""
 
 from __future__ import annotations
 
@@ -95,9 +95,15 @@ class DigitCnn(NetworkBuilder):
     Params = WidthParams
 
     def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
+        return self.build_with(input_shape, outputs, bias, dense=(2048, 512))
+
+    def build_with(
+        self, input_shape: Shape, outputs: int, bias: bool, dense: tuple[int, int], dropout: float | None = None
+    ) -> Network:
+        """Return the network with these dense layers at width 1 and, if given, dropout between them."""
         self.check_spatial(input_shape, dims=2, smallest=4)
         channels, height, width = input_shape
-        a, b, c, d, e = self.params.scale(64, 64, 128, 2048, 512)
+        a, b, c, d, e = self.params.scale(64, 64, 128, *dense)
         stages = {
             "conv1": _digit_conv(channels, a, pool=True),
             "conv2": _digit_conv(a, b, pool=True),
@@ -105,7 +111,28 @@ class DigitCnn(NetworkBuilder):
             "fc1": stage(flatten=nn.Flatten(), **_digit_fc(c * (height // 4) * (width // 4), d)),
             "fc2": stage(**_digit_fc(d, e)),
         }
+        if dropout is not None:
+            stages["fc1"].add_module("dropout", nn.Dropout(dropout))
         return Network(self.name, input_shape, stages, e, outputs, bias, wires=chain_wires(stages))
+
+
+class DigitFiveParams(WidthParams):
+    """Settings of `digit-five-cnn`."""
+
+    dropout: float = Field(default=0.5, ge=0.0, lt=1.0, description="Dropout rate after the first dense layer.")
+
+
+@MODELS.add("digit-five-cnn")
+class DigitFiveCnn(DigitCnn):
+    """Three 5x5 convolutions, dense layers with 3072 and 2048 units and dropout (Gains); 31.8 M parameters.
+
+    As `digit-cnn`, with wider dense layers, for images of at least 4x4; the paper's images are 32x32.
+    """
+
+    Params = DigitFiveParams
+
+    def build(self, input_shape: Shape, outputs: int, bias: bool) -> Network:
+        return self.build_with(input_shape, outputs, bias, dense=(3072, 2048), dropout=self.params.dropout)
 
 
 def _digit_conv(inputs: int, width: int, pool: bool) -> nn.Sequential:

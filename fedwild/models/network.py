@@ -112,7 +112,7 @@ class Network(nn.Module):
             first = next(name for name, _ in self.named_parameters())
             raise UserError(
                 f"The layer graph of model {self.name!r} is unknown from layer {first.rpartition('.')[0]!r} on, so its "
-                "neurons cannot be aligned: choose a built-in model, or return a fedwild Network with wires."
+                "neurons cannot be aligned: choose another built-in model, or return a fedwild Network with wires."
             )
         embedding = self._wires[-1].outputs
         return build_graph(self, (*self._wires, Wire("head", embedding, None)))

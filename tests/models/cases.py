@@ -12,6 +12,7 @@ from fedwild.models import Network, build
 CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "simple-cnn": ((1, 12, 8), {}),
     "digit-cnn": ((3, 8, 8), {}),
+    "digit-five-cnn": ((3, 8, 8), {"width": 0.1}),
     "vgg-9": ((3, 16, 8), {}),
     "resnet-18": ((3, 16, 16), {"width": 8}),
     "resnet-34": ((1, 16, 12), {"width": 4}),
@@ -20,7 +21,12 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "wrn-16-4": ((3, 8, 8), {}),
     "resnet-18-3d": ((1, 8, 8, 8), {"width": 4}),
     "mlp": ((20,), {"hidden": [16, 12]}),
+    "word-lstm": ((20,), {"embedding": 6, "hidden": 5, "length": 8}),
 }
+
+
+WITH_GRAPH = [name for name in CASES if name != "word-lstm"]
+"""Networks whose neurons can be aligned: a recurrent layer has no place in the layer graph."""
 
 
 def make(name: str, outputs: int = 5, bias: bool = True) -> Network:

@@ -34,6 +34,25 @@ def test_digit_cnn_has_about_14_million_parameters() -> None:
     assert 13_000_000 < count("digit-cnn", (3, 28, 28)) < 15_000_000
 
 
+def test_digit_five_cnn_has_the_dense_layers_of_the_gains_program_and_31_8_million_parameters() -> None:
+    assert round(count("digit-five-cnn", (3, 32, 32)) / 1e6, 1) == 31.8
+    with torch.device("meta"):
+        network = build("digit-five-cnn", (3, 32, 32), 10)
+    widths = [network.get_submodule(name).weight.shape for name in ("fc1.fc", "fc2.fc", "head")]
+    assert widths == [(3072, 8192), (2048, 3072), (10, 2048)]
+    assert network.cuts == ("conv1", "conv2", "conv3", "fc1", "fc2")
+
+
+def test_digit_five_cnn_drops_units_of_the_first_dense_layer() -> None:
+    for share in (0.0, 0.5):
+        network = build("digit-five-cnn", (1, 8, 8), 3, params={"width": 0.1, "dropout": share})
+        (dropout,) = [part for part in network.modules() if isinstance(part, _DropoutNd)]
+        assert (network.fc1.dropout, dropout.p) == (dropout, share)
+        x = inputs(network, 4)
+        assert torch.equal(network.train()(x), network(x)) == (share == 0)
+        assert torch.equal(network.eval()(x), network(x))
+
+
 def test_vgg_9_has_about_3_5_million_parameters() -> None:
     assert 3_400_000 < count("vgg-9", (3, 32, 32)) < 3_600_000
 

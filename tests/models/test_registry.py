@@ -39,6 +39,7 @@ def test_an_unknown_name_is_rejected_with_a_suggestion() -> None:
         ("wrn-16-4", (3, 8), "images (channels, height, width)"),
         ("resnet-18-3d", (3, 32, 32), "volumes (channels, depth, height, width)"),
         ("mlp", (), "feature vectors (d,) or images"),
+        ("word-lstm", (1, 8, 8), "vectors of word counts (d,)"),
     ],
 )
 def test_inputs_of_an_unsupported_shape_are_rejected(name: str, shape: tuple[int, ...], needed: str) -> None:
