@@ -40,11 +40,15 @@ class AveragingRounds(Summable, Protected, Phase):
 
     def train(self, model: Network, payload: Payload, client: Client, rng: Rng, own: Descent | None = None) -> Payload:
         """Train a model on the client's own data and return the reply."""
-        params, objective = self.in_round(client.step.round)
+        params, objective = self.training(payload, client)
         correction = self.client_correction(client, model, payload)
         trained = train(model, client.train, params, objective, correction, rng, own or self.descent)
         sent = {"model": client.task.weights(model), **correction.after_training(trained.steps, params.lr)}
         return Payload.of({"samples": len(client.train), **trained.info()}, **sent)
+
+    def training(self, payload: Payload, client: Client) -> tuple[RoundTraining, Objective]:
+        """Return how a client trains in this round, and its loss: by default as all clients do."""
+        return self.in_round(client.step.round)
 
     def in_round(self, round_: int) -> tuple[RoundTraining, Objective]:
         """Return how clients train in a round of the phase, counted from 0, and their loss."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fedwild.core.errors import UserError
+from fedwild.core.payload import Payload
 from fedwild.lifecycle.run import Run
 from fedwild.lifecycle.welcome import continued_settings, site_config
 from fedwild.sites.coordinator import resume_over, settings_for_sites
@@ -83,6 +84,19 @@ def test_site_that_joins_a_running_gains_is_its_newcomer(sites: InProcessSites, 
     assert trained["source"] == ["a", "b"]
     assert trained["declare-1"] == ["a", "b", "late"]
     assert run.findings("discovery")[0]["client"] == "late"
+
+
+def test_sites_keep_their_own_anchors_after_a_resume(sites: InProcessSites, newcomer: Path, tmp_path: Path) -> None:
+    sites.connect(site_server("late", newcomer, tmp_path))
+    config = tables("gains-paper", data={"newcomers": {"late": {"name": "site"}}}, evaluation={"every": 0})
+    run = coordinated(sites, config, tmp_path / "run")
+    files = [*tmp_path.glob("site-*/**/*.safetensors")]
+    anchors = {p.tensors["anchor/head.bias"].numpy().tobytes() for p in map(Payload.read, files) if "anchor" in p}
+    assert len(anchors) == 2
+    expected = model_bytes(run.path)
+    unfinish(run.path, run.result["rounds"] - 2)
+    resume_over(sites, Run(run.path), lambda event: None)
+    assert model_bytes(run.path) == expected
 
 
 def test_site_without_a_stage_waits_and_is_notified(sites: InProcessSites, newcomer: Path, tmp_path: Path) -> None:

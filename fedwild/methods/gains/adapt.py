@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,14 +11,19 @@ from torch import Tensor
 from fedwild.aggregation.means import running_mean
 from fedwild.contract import HEAD, Client, Draw, Groups, Payload, Replies, Rng, Server, Tensors, copy_tensors
 from fedwild.methods.fedavg import AveragingRounds
-from fedwild.methods.gains.probes import classifier_difference, feature_difference, probe_samples
-from fedwild.methods.gains.stage import Stage, members
+from fedwild.methods.gains.anchors import grow_anchor, keep_anchor, keep_own
+from fedwild.methods.gains.limits import kind_by_limits
+from fedwild.methods.gains.probes import classifier_difference, probe_samples
+from fedwild.methods.gains.stage import Arrival, Kind, Stage, members
 from fedwild.methods.rehearsal import kept_answers, training_also_on
 from fedwild.models import Network
-from fedwild.training import ClientCorrection
+from fedwild.training import ClientCorrection, Objective, RoundTraining
 
 if TYPE_CHECKING:
     from fedwild.methods.gains.method import Gains
+
+
+SHIFTS: dict[Kind, str] = {"nothing": "none, weights by samples", "domain": "domain", "classes": "classes"}
 
 
 class Adapt(Stage, AveragingRounds):
@@ -42,7 +47,17 @@ class Adapt(Stage, AveragingRounds):
         """Train on labelled samples and, at source clients, on pool samples of discovered classes."""
         if client.name != payload.info["newcomer"]:
             client = training_also_on(client, kept_answers(client, held_out=False))
-        return super().local(payload, client, rng)
+        reply = super().local(payload, client, rng)
+        if self.method.keeps_own:
+            keep_own(client, reply.group("model"), self.stage)
+        return reply
+
+    def training(self, payload: Payload, client: Client) -> tuple[RoundTraining, Objective]:
+        """Return how a client trains; the newcomer trains `extra_epochs` more than the others."""
+        settings, objective = super().training(payload, client)
+        if client.name == payload.info["newcomer"]:
+            settings = settings.model_copy(update={"epochs": settings.epochs + self.params.extra_epochs})
+        return settings, objective
 
     def client_correction(self, client: Client, model: Network, payload: Payload) -> ClientCorrection:
         """Return the correction; at source clients it also pulls towards their model from before (Eq. 8)."""
@@ -55,16 +70,12 @@ class Adapt(Stage, AveragingRounds):
     def anchor(self, client: Client, payload: Payload) -> dict[str, Tensor]:
         """Return W_n(0,0); the rows of new classes are those of the received model.
 
-        A client that missed the start of the stage keeps the first model that it receives in it.
+        A client that missed the start of the stage keeps the first model that it receives in it, or its own.
         """
+        model = payload.group("model")
         if client.state.info.get("stage") != self.stage:
-            self.keep_anchor(client, payload)
-        model, anchor, known = payload.group("model"), client.state.group("anchor"), payload.info["known"]
-        for name in HEAD:
-            if name in anchor and len(anchor[name]) < len(model[name]):
-                new = model[name][known : known + len(model[name]) - len(anchor[name])]
-                anchor[name] = torch.cat([anchor[name][:known], new, anchor[name][known:]])
-        return anchor
+            keep_anchor(client, model, self.stage, payload.info.get("undone"))
+        return grow_anchor(client.state.group("anchor"), model, self.method.outputs(0))
 
     def merge(self, server: Server, replies: Replies) -> None:
         self.aggregate(server, replies)
@@ -84,10 +95,22 @@ class Adapt(Stage, AveragingRounds):
         for reply in replies:
             if reply.client != newcomer:
                 weights = reply.payload.group("model")
-                diff_f = feature_difference(self.embed(server, weights, probes), target)
+                diff_f = self.diff_f(self.embed(server, weights, probes), target)
                 differences[reply.client] = diff_f, classifier_difference(weights, own)
-        self.combine(server, replies, differences, len(differences))
+        self.combine(server, replies, differences, len(differences), self.kind_of_round(server, differences))
         self.correction.merge(server, replies)
+
+    def kind_of_round(self, server: Server, differences: Mapping[str, tuple[float, float]]) -> Kind:
+        """Return what the newcomer brings: as decided in discovery, or by Diff of the last source client by name."""
+        p = self.params
+        if p.decide == "once":
+            return "domain" if Arrival.of(server).kind == "domain" else "classes"
+        last = max(differences)
+        diff_f, diff_c = differences[last]
+        kind = kind_by_limits(diff_f, diff_c, p.t_f, p.t_c, p.inclusive)
+        figures = f"Diff^F {diff_f:.3g}, limit {p.t_f:.3g}; Diff^C {diff_c:.3g}, limit {p.t_c:.3g}"
+        server.note(f"kind of shift in this round: {SHIFTS[kind]} ({figures}; from {last})")
+        return kind
 
     def average_tail(self, server: Server) -> None:
         """Over the second half of the rounds, keep the mean of the models. The phase ends with it.

@@ -11,6 +11,12 @@ from fedwild.aggregation.means import weighted_mean, weighted_sum
 from fedwild.contract import HEAD, Reply
 
 
+def relative_differences(differences: Mapping[str, float]) -> dict[str, float]:
+    """Return Diff_n / (1/N sum_m Diff_m). If all Diffs are small, 1 / (1 + Diff) is nearly the same without it."""
+    mean = sum(differences.values()) / len(differences)
+    return {name: difference / mean if mean else 0.0 for name, difference in differences.items()}
+
+
 def client_weights(
     differences: Mapping[str, float],
     samples: Mapping[str, int],
@@ -30,6 +36,12 @@ def client_weights(
     share = total / (total + samples[newcomer]) if total else 0.0
     sources = {name: part / whole * share if whole else 0.0 for name, part in parts.items()}
     return {**sources, newcomer: 1.0 - sum(sources.values()) if target_weight is None else float(target_weight)}
+
+
+def sample_weights(samples: Mapping[str, int]) -> dict[str, float]:
+    """Return each client's share of all samples, FedAvg's weights."""
+    total = sum(samples.values())
+    return {name: count / total if total else 0.0 for name, count in samples.items()}
 
 
 def domain_model(

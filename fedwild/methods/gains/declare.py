@@ -12,6 +12,7 @@ from fedwild.core.classes import NOVEL
 from fedwild.core.errors import BadReply, UserError
 from fedwild.data import check_names
 from fedwild.methods.gains import shifts
+from fedwild.methods.gains.anchors import keep_anchor
 from fedwild.methods.gains.probes import check_moments, class_moments, merge_moments
 from fedwild.methods.gains.stage import Arrival, Stage
 from fedwild.methods.rehearsal import keep_answers
@@ -34,6 +35,7 @@ class Declare(Stage):
 
     def send(self, server: Server, client: str) -> Payload:
         info: dict[str, Any] = {"newcomer": self.newcomer(server), "probes": server.public is None}
+        info |= self.about_anchors(server)
         if server.classes.novel:
             info["discovered"] = [i for i, entry in enumerate(server.classes.entries) if entry.origin == NOVEL]
         return Payload.of(info, model=server.state.group("model"))
@@ -43,7 +45,7 @@ class Declare(Stage):
         if client.name == payload.info["newcomer"]:
             return self.declare(model, client)
         if self.params.keep:
-            self.keep_anchor(client, payload)
+            keep_anchor(client, payload.group("model"), self.stage, payload.info.get("undone"))
         keep_answers(client, model, payload.info.get("discovered", []))
         return self.describe(model, client, payload.info["probes"])
 

@@ -11,7 +11,8 @@ from typing import Any
 from torch.nn import functional as F
 
 from fedwild.contract import Client, Draw, Groups, Payload, Replies, Reply, Rng, Server, Tensors, copy_tensors
-from fedwild.methods.gains.probes import classifier_difference, feature_difference, probe_samples
+from fedwild.methods.gains.limits import kind_by_limits
+from fedwild.methods.gains.probes import classifier_difference, probe_samples
 from fedwild.methods.gains.stage import Arrival, Kind, Stage
 from fedwild.training import ClientCorrection, train
 
@@ -52,23 +53,37 @@ class Discover(Stage):
             return
         own = copy_tensors(reply.payload.group("model"))
         evidence = self.measure(server, own)
-        fixed = p.rule == "fixed"
-        discovery = decide_by_limits(evidence, p.t_f, p.t_c) if fixed else decide_by_federation(evidence)
-        for text in (discovery.describe(newcomer, evidence), *synonym_notes(evidence, p.synonym)):
+        discovery = self.decide(evidence)
+        sentence = discovery.describe(newcomer, evidence)
+        if p.decide == "rounds":
+            sentence = f"{newcomer} is welcomed whatever it brings: the kind of shift is decided in every round"
+        for text in (sentence, *synonym_notes(evidence, p.synonym)):
             server.note(text)
         server.finding("discovery", client=newcomer, **discovery.figures(evidence))
         if discovery.kind == "nothing":
             self.restore(server, "nothing")
             self.admit(server)
         else:
-            self.begin(server, own, discovery, reply.samples)
+            kind = discovery.kind
+            if p.decide == "rounds":
+                kind = kind_by_limits(evidence.diff_f, evidence.diff_c, p.t_f, p.t_c, p.inclusive)
+            self.begin(server, own, discovery, reply.samples, kind)
+
+    def decide(self, evidence: Evidence) -> Discovery:
+        """Return what the newcomer brings by the rule of the settings."""
+        p = self.params
+        if p.decide == "rounds":
+            return accept_declared(evidence, p.t_f, p.t_c)
+        if p.rule == "fixed":
+            return decide_by_limits(evidence, p.t_f, p.t_c, p.inclusive)
+        return decide_by_federation(evidence)
 
     def measure(self, server: Server, own: Tensors) -> Evidence:
         """Return the evidence: Diff^F and Diff^C of the newcomer's model, and the updates of declared classes' rows."""
         start, arrival = server.state.group("model"), Arrival.of(server)
         probes = probe_samples(server, self.stage, self.params.probes)
         embedded = self.embed(server, start, probes)
-        diff_f = feature_difference(self.embed(server, own, probes), embedded)
+        diff_f = self.diff_f(self.embed(server, own, probes), embedded)
         moved = own["head.weight"] - start["head.weight"]
         rows = {name: moved[server.classes.names.index(name)] for name in arrival.declared}
         means = server.state.group("means")["known"]
@@ -78,7 +93,7 @@ class Discover(Stage):
         diff_c = classifier_difference(own, start)
         return Evidence(diff_f, diff_c, arrival.shift, arrival.limit, cosines, arrival.alike)
 
-    def begin(self, server: Server, own: Tensors, discovery: Discovery, own_samples: int) -> None:
+    def begin(self, server: Server, own: Tensors, discovery: Discovery, own_samples: int, kind: Kind) -> None:
         """Make the joint model of iteration 0 (Eq. 4-7): all source clients still have the federation's model."""
         newcomer, arrival, trained_for = self.newcomer(server), Arrival.of(server), server.classes
         server.classes = arrival.classes()
@@ -90,7 +105,7 @@ class Discover(Stage):
             Reply(name, Payload.of({"samples": samples}, model=self.refit(server, weights, trained_for)))
             for name, (weights, samples) in models.items()
         ]
-        self.combine(server, pair, {SOURCES: (0.0, 0.0)}, arrival.sources)
+        self.combine(server, pair, {SOURCES: (0.0, 0.0)}, arrival.sources, kind)
 
 
 BRINGS: dict[Kind, str] = {"nothing": "nothing new", "domain": "a new domain", "classes": "new classes"}
@@ -151,13 +166,22 @@ def decide_by_federation(evidence: Evidence) -> Discovery:
     return Discovery(kind, new, {"shift": (evidence.shift, evidence.limit), **measured})
 
 
-def decide_by_limits(evidence: Evidence, t_f: float, t_c: float) -> Discovery:
-    """Decide by the paper's rule: Diff^F > T_F means something new, and then Diff^C > T_C means new classes."""
-    kind: Kind = "nothing"
-    if not evidence.diff_f <= t_f:
-        kind = "classes" if evidence.diff_c > t_c and evidence.rows else "domain"
-    measured = {"Diff^F": (evidence.diff_f, t_f), "Diff^C": (evidence.diff_c, t_c)}
-    return Discovery(kind, tuple(evidence.rows) if kind == "classes" else (), measured)
+def decide_by_limits(evidence: Evidence, t_f: float, t_c: float, inclusive: bool = False) -> Discovery:
+    """Decide by the paper's rule. Without declared classes there are no new ones."""
+    kind = kind_by_limits(evidence.diff_f, evidence.diff_c, t_f, t_c, inclusive)
+    kind = "domain" if kind == "classes" and not evidence.rows else kind
+    return Discovery(kind, tuple(evidence.rows) if kind == "classes" else (), differences(evidence, t_f, t_c))
+
+
+def accept_declared(evidence: Evidence, t_f: float, t_c: float) -> Discovery:
+    """Accept all declared classes, and adapt in any case, as the released program does."""
+    kind: Kind = "classes" if evidence.rows else "domain"
+    return Discovery(kind, tuple(evidence.rows), differences(evidence, t_f, t_c))
+
+
+def differences(evidence: Evidence, t_f: float, t_c: float) -> dict[str, tuple[float, float]]:
+    """Return Diff^F and Diff^C with their limits."""
+    return {"Diff^F": (evidence.diff_f, t_f), "Diff^C": (evidence.diff_c, t_c)}
 
 
 def synonym_notes(evidence: Evidence, max_shift: float) -> list[str]:

@@ -21,10 +21,23 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from fedwild.contract import Answering, Draw, Exhibit, Phase, Record, Server, Traits, Welcomes
+from fedwild.contract import (
+    Answering,
+    Client,
+    Draw,
+    Exhibit,
+    Payload,
+    Phase,
+    Record,
+    Rng,
+    Server,
+    Traits,
+    Welcomes,
+)
 from fedwild.discovery.truth import covered_truth
 from fedwild.methods.fedavg import AveragingRounds, FedAvg
 from fedwild.methods.gains.adapt import Adapt
+from fedwild.methods.gains.anchors import keep_own
 from fedwild.methods.gains.declare import Declare
 from fedwild.methods.gains.discover import Discover
 from fedwild.methods.gains.exhibits import newcomer_exhibits
@@ -41,8 +54,16 @@ NEVER = 10**9
 class Source(AveragingRounds):
     """Rounds of FedAvg among the members, before the first newcomer arrives."""
 
+    method: Gains
+
     def who(self, server: Server, present: Sequence[str], draw: Draw) -> Sequence[str]:
         return draw(members(server, present))
+
+    def local(self, payload: Payload, client: Client, rng: Rng) -> Payload:
+        reply = super().local(payload, client, rng)
+        if self.method.keeps_own:
+            keep_own(client, reply.group("model"), stage=0)
+        return reply
 
 
 @METHODS.add("gains")
@@ -65,8 +86,15 @@ class Gains(FedAvg, Welcomes):
         times: float = Field(
             2.0, ge=0, description="a domain is new if its shift is this many times the source clients' 0.9 quantile"
         )
-        t_f: float = Field(0.154, ge=0, description="T_F of rule=fixed: a larger Diff^F means something new")
-        t_c: float = Field(0.25, ge=0, description="T_C of rule=fixed: a larger Diff^C means new classes")
+        decide: Literal["once", "rounds"] = Field(
+            "once", description="decide in discovery, or in every round from Diff of the last source client by name"
+        )
+        t_f: float = Field(0.154, ge=0, description="T_F of fixed limits: a larger Diff^F means something new")
+        t_c: float = Field(0.25, ge=0, description="T_C of fixed limits: a larger Diff^C means new classes")
+        inclusive: bool = Field(False, description="a Diff equal to t_f or t_c counts as larger (>=)")
+        difference: Literal["mean", "norm"] = Field(
+            "mean", description="Diff^F: mean absolute difference (Eq. 1), or the norm, which grows with the probes"
+        )
         probes: int = Field(256, ge=1, description="number of samples on which models are compared")
         min_count: int = Field(
             10, ge=1, description="source clients send no means of classes with fewer samples (of inputs: at least 10)"
@@ -75,13 +103,20 @@ class Gains(FedAvg, Welcomes):
         sources: Literal["samples", "equal"] = Field(
             "samples", description="contributions are samples / (1 + Diff), or 1 / (1 + Diff) for all sizes"
         )
+        scale: Literal["none", "mean"] = Field(
+            "none", description="contributions use Diff, or Diff divided by its mean over the source clients"
+        )
         new_rows: Literal["both", "newcomer"] = Field(
             "both", description="rows of new classes: mean of newcomer and source clients, or the newcomer's (Eq. 7)"
         )
         target_weight: Literal["share", "released"] = Field(
             "share", description="the newcomer's weight: its share of samples, or N-1 as in the released program"
         )
+        extra_epochs: int = Field(0, ge=0, description="epochs of the newcomer beyond `epochs` in adaptation")
         keep: float = Field(0.001, ge=0, description="lambda: strength of anti-forgetting at source clients (Eq. 8)")
+        anchor: Literal["received", "own"] = Field(
+            "received", description="W_n(0,0): the model received at the start of a stage, or the client's own last one"
+        )
         tail: Literal["mean", "last"] = Field(
             "mean", description="a stage ends with the mean model of the second half of its rounds, or with the last"
         )
@@ -99,6 +134,11 @@ class Gains(FedAvg, Welcomes):
             phases += [Declare(f"declare-{k}", 1, self, k), Discover(f"discover-{k}", 1, self, k)]
             phases += [Adapt(f"adapt-{k}", self.params.adapt_rounds, self, k), Judge(f"judge-{k}", 1, self, k)]
         return phases
+
+    @property
+    def keeps_own(self) -> bool:
+        """Whether clients keep the model that they have trained, as the anchor of the next stage."""
+        return self.params.anchor == "own" and self.params.keep > 0
 
     def arrivals(self, newcomers: Sequence[str]) -> dict[str, int | str]:
         """Return the stage of each newcomer, in their order. Newcomers without a stage never arrive."""

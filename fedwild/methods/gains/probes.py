@@ -108,6 +108,11 @@ def feature_difference(first: Tensor, second: Tensor) -> float:
     return float((first.double() - second.double()).abs().mean())
 
 
+def feature_norm(first: Tensor, second: Tensor) -> float:
+    """Return ||F - F'||_F of two embeddings (P, d), as the released program does. It grows with the root of P d."""
+    return float((first.double() - second.double()).norm())
+
+
 def classifier_difference(first: Tensors, second: Tensors) -> float:
     """Return Diff^C = (||W - W'||_F + ||b - b'||) / 2 of two heads. A head without bias counts as one with bias 0."""
     parts = [(first[name].double() - second[name].double()).norm() for name in HEAD if name in first]

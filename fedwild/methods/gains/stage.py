@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from fedwild.contract import Client, Draw, Initial, Payload, Phase, Reply, Server, Tensors, weights_of
+from fedwild.contract import Draw, Initial, Phase, Reply, Server, Tensors, weights_of
 from fedwild.core.classes import ClassEntry, ClassRegistry
-from fedwild.methods.gains.contributions import class_model, client_weights, domain_model
-from fedwild.methods.gains.probes import embed_probes
+from fedwild.methods.gains.contributions import (
+    class_model,
+    client_weights,
+    domain_model,
+    relative_differences,
+    sample_weights,
+)
+from fedwild.methods.gains.probes import embed_probes, feature_difference, feature_norm
 
 if TYPE_CHECKING:
     from fedwild.methods.gains.method import Gains
@@ -99,14 +105,16 @@ class Stage(Phase):
         """Return the newcomer of this stage."""
         return server.newcomers[self.stage - 1]
 
-    def about(self, server: Server) -> dict[str, str | int]:
+    def about(self, server: Server) -> dict[str, Any]:
         """Return the JSON part of a request: the newcomer, and the number of classes before it came."""
-        return {"newcomer": self.newcomer(server), "known": Arrival.of(server).known}
+        return {"newcomer": self.newcomer(server), "known": Arrival.of(server).known, **self.about_anchors(server)}
 
-    def keep_anchor(self, client: Client, payload: Payload) -> None:
-        """Keep the model that a client received as its W_n(0,0) of this stage."""
-        client.state.put("anchor", payload.group("model"))
-        client.state.info["stage"] = self.stage
+    def about_anchors(self, server: Server) -> dict[str, Any]:
+        """Return the stages after which the federation was restored, if clients keep their own models as anchors."""
+        if self.params.anchor == "received":
+            return {}
+        outside = server.state.info.get("outside", [])
+        return {"undone": [stage for stage, name in enumerate(server.newcomers, start=1) if name in outside]}
 
     def refit(self, server: Server, weights: Tensors, classes: ClassRegistry) -> dict[str, Tensor]:
         """Return weights whose head is for `classes` with a head for the server's classes; new rows are random."""
@@ -118,27 +126,42 @@ class Stage(Phase):
         model = server.task.network(weights, len(weights["head.weight"]), self.method.bias, slot="probed")
         return embed_probes(model, probes)
 
+    def diff_f(self, first: Tensor, second: Tensor) -> float:
+        """Return Diff^F of two embeddings (P, d) of the probes."""
+        return (feature_norm if self.params.difference == "norm" else feature_difference)(first, second)
+
     def combine(
-        self, server: Server, replies: Iterable[Reply], differences: Mapping[str, tuple[float, float]], sources: int
+        self,
+        server: Server,
+        replies: Iterable[Reply],
+        differences: Mapping[str, tuple[float, float]],
+        sources: int,
+        kind: Kind,
     ) -> None:
         """Make the joint model from the models of all clients (Eq. 2-7), and log their weights.
 
         differences: Diff^F and Diff^C between each source client's model and the newcomer's. sources: number of clients
-        that stand behind them.
+        that stand behind them. kind: what the newcomer brings; for "nothing", clients are weighted by samples alone.
         """
-        newcomer, arrival, p = self.newcomer(server), Arrival.of(server), self.params
+        newcomer, p = self.newcomer(server), self.params
         sizes = {reply.client: reply.samples for reply in replies}
         by_samples, target_weight = p.sources == "samples", sources if p.target_weight == "released" else None
         diff_f, diff_c = ({name: pair[i] for name, pair in differences.items()} for i in (0, 1))
-        encoder = client_weights(diff_f, sizes, newcomer, by_samples, target_weight)
-        if arrival.kind == "domain":
-            classifier = client_weights(diff_c, sizes, newcomer, by_samples, target_weight)
-            model = domain_model(replies, encoder, classifier)
-            server.finding("weights", encoder=encoder, classifier=classifier)
-        else:
-            new = range(arrival.known, len(server.classes))
+        if p.scale == "mean":
+            diff_f, diff_c = relative_differences(diff_f), relative_differences(diff_c)
+        encoder, classifier = (
+            sample_weights(sizes)
+            if kind == "nothing"
+            else client_weights(differences, sizes, newcomer, by_samples, target_weight)
+            for differences in (diff_f, diff_c)
+        )
+        if kind == "classes":
+            new = range(Arrival.of(server).known, len(server.classes))
             model = class_model(replies, encoder, newcomer, new, halfway=p.new_rows == "both")
             server.finding("weights", encoder=encoder)
+        else:
+            model = domain_model(replies, encoder, classifier)
+            server.finding("weights", encoder=encoder, classifier=classifier)
         if all(bool(torch.isfinite(tensor).all()) for tensor in model.values() if tensor.is_floating_point()):
             server.state.put("model", model)
         else:

@@ -9,15 +9,17 @@ import pytest
 import torch
 
 from fedwild.aggregation.means import weighted_mean
-from fedwild.contract import Server
+from fedwild.contract import Server, Step
 from fedwild.contract.task import weights_of
+from fedwild.core.payload import Payload
 from fedwild.core.rng import Rng
 from fedwild.data import Dataset
 from fedwild.methods.gains.probes import probe_samples
 from fedwild.methods.gains.stage import Stage
-from tests.methods.by_hand import PLAIN, final, replies_of, states
+from tests.methods.by_hand import PLAIN, final, method_of, replies_of, states
 from tests.methods.gains.federation import (
     adapting,
+    client_of,
     domain_of,
     events,
     failing,
@@ -71,7 +73,7 @@ def test_a_domain_s_model_is_fedavg_s_if_source_clients_are_equally_similar(
     phase = phase_of("adapt-1", {"sources": sources, "keep": 0.0})
     replies = replies_of(**heads(0, sizes, rows=2))
     server = adapting("domain")
-    phase.combine(server, replies, {"bob": (0.4, 0.4), "cyd": (0.4, 0.4)}, 2)
+    phase.combine(server, replies, {"bob": (0.4, 0.4), "cyd": (0.4, 0.4)}, 2, "domain")
     mean = weighted_mean(replies, "model")
     assert mean is not None
     for name, tensor in server.state.group("model").items():
@@ -83,7 +85,7 @@ def test_old_rows_are_the_source_clients_mean_and_new_ones_the_newcomer_s_bit_fo
     payloads = heads(0, {"ann": 30, "bob": 7, "cyd": 50})
     replies = replies_of(**payloads)
     server = adapting("classes", model=payloads["bob"].group("model"))
-    phase.combine(server, replies, {"bob": (0.3, 0.0), "cyd": (0.9, 5.0)}, 2)
+    phase.combine(server, replies, {"bob": (0.3, 0.0), "cyd": (0.9, 5.0)}, 2, "classes")
     mean = weighted_mean((reply for reply in replies if reply.client != "ann"), "model")
     assert mean is not None
     model, own = server.state.group("model"), payloads["ann"].group("model")
@@ -96,7 +98,7 @@ def test_new_rows_are_averaged_with_those_of_source_clients() -> None:
     payloads = heads(0, {"ann": 30, "bob": 10, "cyd": 30})
     server = adapting("classes")
     phase = phase_of("adapt-1", {"new_rows": "both"})
-    phase.combine(server, replies_of(**payloads), {"bob": (0, 9), "cyd": (0, 0)}, 2)
+    phase.combine(server, replies_of(**payloads), {"bob": (0, 9), "cyd": (0, 0)}, 2, "classes")
     bias = {name: float(payload.group("model")["head.bias"][2]) for name, payload in payloads.items()}
     expected = (bias["ann"] + 0.25 * bias["bob"] + 0.75 * bias["cyd"]) / 2
     assert float(server.state.group("model")["head.bias"][2]) == pytest.approx(expected, abs=1e-6)
@@ -130,6 +132,79 @@ def test_source_clients_are_weighted_by_their_own_difference_from_the_newcomer()
         assert found[part] == pytest.approx({**expected, "ann": 0.5}, rel=1e-5)
 
 
+def test_relative_contributions_of_near_and_far_sources_by_hand() -> None:
+    payloads = heads(0, {"ann": 20, "bob": 10, "cyd": 10}, rows=2)
+    server = adapting("domain")
+    phase = phase_of("adapt-1", {"scale": "mean"})
+    phase.combine(server, replies_of(**payloads), {"bob": (0.01, 0.4), "cyd": (0.03, 0.4)}, 2, "domain")
+    (found,) = server.findings
+    # a = 1/(1+0.5) and 1/(1+1.5): 5/8 and 3/8 of the half that is the source clients' share.
+    assert found["encoder"] == pytest.approx({"bob": 5 / 16, "cyd": 3 / 16, "ann": 1 / 2})
+    assert found["classifier"] == pytest.approx({"bob": 1 / 4, "cyd": 1 / 4, "ann": 1 / 2})
+
+
+# --- the released program -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bob", "cyd", "kind"),
+    [
+        ((9e9, 9e9), (999.0, 9.0), "nothing"),
+        ((0.0, 0.0), (1000.0, 0.2), "domain"),
+        ((0.0, 0.0), (1000.0, 0.25), "classes"),
+    ],
+)
+def test_the_last_source_client_decides_the_kind_of_shift_in_every_round(
+    bob: tuple[float, float], cyd: tuple[float, float], kind: str
+) -> None:
+    phase = method_of("gains-released", {"t_f": 1000.0, "t_c": 0.25}).phases()[3]
+    server = adapting("classes")
+    assert phase.kind_of_round(server, {"bob": bob, "cyd": cyd}) == kind
+    assert server.notes[0].endswith("from cyd)")
+    # Decided once, it is what discovery found.
+    assert phase_of("adapt-1").kind_of_round(server, {"bob": bob, "cyd": cyd}) == "classes"
+
+
+def test_where_there_is_no_shift_clients_are_weighted_by_samples() -> None:
+    payloads = heads(0, {"ann": 20, "bob": 10, "cyd": 50})
+    server = adapting("classes")
+    phase = method_of("gains-released").phases()[3]
+    phase.combine(server, replies_of(**payloads), {"bob": (0.3, 0.1), "cyd": (9.0, 5.0)}, 2, "nothing")
+    (found,) = server.findings
+    expected = {"ann": 0.25, "bob": 0.125, "cyd": 0.625}
+    assert found["encoder"] == found["classifier"] == expected
+    for name, tensor in server.state.group("model").items():
+        total = sum(share * payloads[client].group("model")[name].double() for client, share in expected.items())
+        assert torch.allclose(tensor.double(), torch.as_tensor(total), atol=1e-6), name
+
+
+def test_the_newcomer_trains_an_extra_epoch_in_every_round() -> None:
+    payload = Payload.of({"newcomer": "ann", "known": 2, "undone": []}, model=heads(0, {"x": 1})["x"].group("model"))
+    steps = {}
+    for extra in (0, 1):
+        phase = phase_of("adapt-1", {"epochs": 2, "batch_size": 2, "extra_epochs": extra})
+        for name in ("ann", "bob"):
+            client = client_of(name, Step("adapt-1", 0, 4), y=[0, 1, 2, 0])
+            steps[name, extra] = phase.local(payload, client, Rng(0)).info["steps"]
+    assert steps == {("ann", 0): 4, ("bob", 0): 4, ("ann", 1): 6, ("bob", 1): 4}
+
+
+def test_the_released_program_adapts_below_its_limits_and_logs_every_decision(data: Dataset, tmp_path: Path) -> None:
+    given = {"decide": "rounds", "difference": "norm", "t_f": 1e6, "t_c": 0.25, "adapt_rounds": 2}
+    split = split_of(data, ann=rows_of(data, 3))
+    server = run(tmp_path / "run", data, split, "gains-released", **given)
+    assert names(server)[-1] == "class-3"
+    text = notes(tmp_path / "run")
+    assert "ann is welcomed whatever it brings" in text
+    assert text.count("kind of shift in this round: none, weights by samples") == 2
+    held = {client.name: len(client.train) for client in split.clients}
+    expected = {name: count / sum(held.values()) for name, count in held.items()}
+    for event in findings(tmp_path / "run", "weights")[1:]:
+        assert event["encoder"] == pytest.approx(expected)
+    run(tmp_path / "low", data, split, "gains-released", **{**given, "t_f": 0.0, "t_c": 0.0})
+    assert notes(tmp_path / "low").count("kind of shift in this round: classes") == 2
+
+
 def test_a_joint_model_that_is_not_finite_is_not_used() -> None:
     payloads = heads(0, {"ann": 30, "bob": 10, "cyd": 30}, rows=2)
     huge = payloads["bob"].group("model")
@@ -139,7 +214,7 @@ def test_a_joint_model_that_is_not_finite_is_not_used() -> None:
     server = adapting("domain", model=weights_of(PLAIN.build(2, Rng(9))))
     before = server.state.group("model")
     phase = phase_of("adapt-1", {"target_weight": "released"})
-    phase.combine(server, replies_of(**payloads), {"bob": (0.0, 0.0), "cyd": (0.0, 0.0)}, 2)
+    phase.combine(server, replies_of(**payloads), {"bob": (0.0, 0.0), "cyd": (0.0, 0.0)}, 2, "domain")
     assert "NaN or infinite" in server.notes[0]
     assert all(torch.equal(tensor, before[name]) for name, tensor in server.state.group("model").items())
 

@@ -164,7 +164,8 @@ def test_a_larger_lambda_stays_nearer_to_the_anchor_except_for_new_rows() -> Non
 def test_the_anchor_of_an_output_for_unknown_stays_the_last_row() -> None:
     kept, model = weights_of(PLAIN.build(3, Rng(1))), weights_of(PLAIN.build(4, Rng(2)))
     bob = client_of("bob", Step("adapt-1", 0, 4), Payload.of({"stage": 1}, anchor=kept))
-    found = phase_of("adapt-1").anchor(bob, Payload.of({"newcomer": "ann", "known": 2}, model=model))
+    phase = phase_of("adapt-1", objective={"name": "proser"})
+    found = phase.anchor(bob, Payload.of({"newcomer": "ann", "known": 2}, model=model))
     for name in ("head.weight", "head.bias"):
         assert torch.equal(found[name][[0, 1, 3]], kept[name])
         assert torch.equal(found[name][2], model[name][2])

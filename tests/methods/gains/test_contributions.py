@@ -11,7 +11,13 @@ from torch import Tensor
 from fedwild.aggregation.means import weighted_mean, weighted_sum
 from fedwild.contract import Replies
 from fedwild.core.payload import Payload
-from fedwild.methods.gains.contributions import class_model, client_weights, domain_model
+from fedwild.methods.gains.contributions import (
+    class_model,
+    client_weights,
+    domain_model,
+    relative_differences,
+    sample_weights,
+)
 from tests.methods.by_hand import replies_of
 
 BODY, WEIGHT, BIAS = "encoder.weight", "head.weight", "head.bias"
@@ -99,6 +105,31 @@ def test_the_newcomer_gets_the_rest_or_a_fixed_weight(target_weight: int | None,
     found = client_weights(differences, sizes, "new", True, target_weight)
     assert found.pop("new") == pytest.approx(expected)
     assert found == contributions(differences, sizes, by_samples=True)
+
+
+def test_relative_differences_are_in_units_of_their_mean() -> None:
+    found = relative_differences({"a": 0.01, "b": 0.03, "c": 0.02})
+    assert found == pytest.approx({"a": 0.5, "b": 1.5, "c": 1.0})
+    assert relative_differences({"a": 0.0, "b": 0.0}) == {"a": 0.0, "b": 0.0}
+
+
+def test_relative_differences_distinguish_sources_that_small_differences_do_not() -> None:
+    differences, sizes = {"near": 0.01, "far": 0.03}, {"near": 5, "far": 5, "new": 10}
+    plain = contributions(differences, sizes, by_samples=True)
+    relative = contributions(relative_differences(differences), sizes, by_samples=True)
+    assert plain["near"] / plain["far"] == pytest.approx(1.03 / 1.01)
+    assert relative["near"] / relative["far"] == pytest.approx(2.5 / 1.5)
+    assert sum(relative.values()) == pytest.approx(sum(plain.values()))
+
+
+def test_weights_by_samples_are_fedavg_s() -> None:
+    sizes = {"a": 7, "b": 120, "new": 50}
+    replies, weights = random_replies(sizes), sample_weights(sizes)
+    mean = weighted_mean(replies, "model")
+    assert mean is not None
+    for name, tensor in domain_model(replies, weights, weights).items():
+        assert torch.allclose(tensor.double(), mean[name].double(), atol=1e-6), name
+    assert sample_weights({"a": 0}) == {"a": 0.0}
 
 
 # --- Eq. 4 and 5: a new domain -------------------------------------------------------------------------------

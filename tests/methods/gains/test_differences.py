@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fedwild.methods.gains.probes import classifier_difference, embed_probes, feature_difference
+from fedwild.methods.gains.probes import classifier_difference, embed_probes, feature_difference, feature_norm
 from fedwild.models import build
 
 
@@ -17,6 +17,13 @@ def test_diff_f_is_the_mean_absolute_difference_over_probes_and_features() -> No
     assert feature_difference(first, second) == (1 + 0 + 2 + 0 + 3 + 0) / (2 * 3)
     assert feature_difference(second, first) == 1.0
     assert feature_difference(first, first) == 0.0
+
+
+def test_the_norm_of_the_released_program_is_not_divided_by_the_number_of_probes() -> None:
+    first, second = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[4.0, 2.0], [0.0, -4.0]])
+    assert feature_norm(first, second) == 5.0
+    assert feature_norm(first.repeat(4, 1), second.repeat(4, 1)) == 10.0
+    assert feature_difference(first.repeat(4, 1), second.repeat(4, 1)) == feature_difference(first, second)
 
 
 def test_diff_c_is_half_the_sum_of_both_norms() -> None:

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from fedwild.methods.gains.discover import Evidence, decide_by_federation, decide_by_limits, synonym_notes
+from fedwild.methods.gains.discover import (
+    Evidence,
+    accept_declared,
+    decide_by_federation,
+    decide_by_limits,
+    synonym_notes,
+)
+from fedwild.methods.gains.limits import kind_by_limits
 
 
 def evidence(**given: Any) -> Evidence:
@@ -67,6 +74,32 @@ def test_the_paper_s_rule_checks_diff_f_first_and_then_diff_c(diff_f: float, dif
     # It does not distinguish between rows: all declared classes are new, or none.
     assert found.classes == (("a", "b") if kind == "classes" else ())
     assert found.measured == {"Diff^F": (diff_f, 0.154), "Diff^C": (diff_c, 0.25)}
+
+
+@pytest.mark.parametrize(
+    ("diff_f", "diff_c", "above", "reached"),
+    [
+        (999.9, 9.0, "nothing", "nothing"),
+        (1000.0, 0.2, "nothing", "domain"),
+        (1000.0, 0.25, "nothing", "classes"),
+        (1000.1, 0.25, "domain", "classes"),
+        (1000.1, 0.26, "classes", "classes"),
+        (math.nan, math.nan, "domain", "domain"),
+    ],
+)
+def test_a_limit_that_is_reached_counts_only_if_limits_are_inclusive(
+    diff_f: float, diff_c: float, above: str, reached: str
+) -> None:
+    assert kind_by_limits(diff_f, diff_c, 1000.0, 0.25) == above
+    assert kind_by_limits(diff_f, diff_c, 1000.0, 0.25, inclusive=True) == reached
+
+
+def test_the_released_program_accepts_all_declared_classes_and_adapts_in_any_case() -> None:
+    far_below = {"diff_f": 0.0, "diff_c": 0.0}
+    assert accept_declared(evidence(**far_below), 1000.0, 0.25).kind == "domain"
+    found = accept_declared(evidence(**far_below, rows={"a": -1.0, "b": 1.0}), 1000.0, 0.25)
+    assert (found.kind, found.classes) == ("classes", ("a", "b"))
+    assert found.measured == {"Diff^F": (0.0, 1000.0), "Diff^C": (0.0, 0.25)}
 
 
 def test_without_declared_classes_there_are_no_new_classes() -> None:

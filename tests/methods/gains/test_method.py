@@ -42,7 +42,18 @@ def test_presets_are_gains_with_other_defaults(name: str) -> None:
     assert kind.traits.starts_from and kind.traits.sends_embeddings
     params: Any = kind.Params()
     assert (params.rule == "fixed") == (name != "gains")
-    assert (params.target_weight == "released") == (name == "gains-released")
+    assert (params.anchor == "own") == (name != "gains")
+    released = {
+        "target_weight": "released",
+        "decide": "rounds",
+        "difference": "norm",
+        "t_f": 1000.0,
+        "inclusive": True,
+        "extra_epochs": 1,
+    }
+    defaults = Gains.Params()
+    for key, value in released.items():
+        assert getattr(params, key) == (value if name == "gains-released" else getattr(defaults, key))
 
 
 @pytest.mark.parametrize(
