@@ -106,6 +106,9 @@ SETTINGS: dict[str, Setting] = {
     "strong-mnist": Setting(source(["mnist-m", "svhn", "usps"], COLOUR, 4000), (Arrival("mnist"),)),
     "strong-svhn": Setting(source(["mnist", "mnist-m", "usps"], COLOUR, 4000), (Arrival("svhn"),)),
     "strong-mnistm": Setting(source(["mnist", "svhn", "usps"], COLOUR, 4000), (Arrival("mnist-m"),)),
+    # One near and one far source domain, and a newcomer with few samples: who is near should count.
+    "near-far-usps": Setting(source(["mnist", "svhn"], COLOUR, 2000), (Arrival("usps", samples=300),)),
+    "near-far-mnist": Setting(source(["usps", "svhn"], COLOUR, 2000), (Arrival("mnist", samples=300),)),
     "sequence-classes": Setting(
         digits_without("4", "5", "6", "7", "8", "9"),
         (Arrival("mnist", ("4", "5")), Arrival("mnist", ("6", "7")), Arrival("mnist", ("8", "9"))),
@@ -124,6 +127,8 @@ SETTINGS: dict[str, Setting] = {
 TOLD = ["method.rule=fixed", "method.t_f=0", "method.t_c=0"]
 METHODS: dict[str, tuple[str, list[str]]] = {
     "gains": ("gains", TOLD),
+    "gains-scaled": ("gains", [*TOLD, "method.scale=mean"]),
+    "gains-unscaled": ("gains", [*TOLD, "method.scale=none"]),
     "gains-paper": ("gains-paper", TOLD),
     "gains-released": ("gains-released", TOLD),
     "fedavg": ("fedavg", []),

@@ -41,8 +41,11 @@ class WordSequence(nn.Module):
         return embedded
 
 
-class LastState(nn.Module):
-    """An LSTM's hidden state after the last element of each sequence that is not zero."""
+class MeanState(nn.Module):
+    """An LSTM whose output is the mean of its hidden states over the elements of a sequence that are not zero.
+
+    The last state alone would favour words with large indices.
+    """
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
@@ -51,8 +54,8 @@ class LastState(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(n, length, inputs) to (n, hidden)."""
         states: Tensor = self.lstm(x)[0]
-        last = (x.detach() != 0).any(2).sum(1).clamp_min(1) - 1
-        return states.gather(1, last.view(-1, 1, 1).expand(-1, 1, states.shape[2])).squeeze(1)
+        words = (x.detach() != 0).any(2, keepdim=True)
+        return (states * words).sum(1) / words.sum(1).clamp_min(1)
 
 
 class WordLstmParams(Settings):
@@ -80,6 +83,6 @@ class WordLstm(NetworkBuilder):
         p = self.params
         stages: dict[str, nn.Module] = {
             "words": WordSequence(input_shape[0], p.embedding, p.length),
-            "lstm": stage(last=LastState(p.embedding, p.hidden)),
+            "lstm": stage(mean=MeanState(p.embedding, p.hidden)),
         }
         return Network(self.name, input_shape, stages, p.hidden, outputs, bias)

@@ -30,22 +30,21 @@ def test_words_are_in_the_order_of_their_indices_and_zeros_follow() -> None:
     assert torch.allclose(found, expected)
 
 
-def test_the_embedding_is_the_state_after_the_last_word() -> None:
+def test_the_embedding_is_the_mean_of_the_states_over_the_words() -> None:
     torch.manual_seed(0)
     network = build("word-lstm", (6,), 3, params={"embedding": 4, "hidden": 5, "length": 6})
     found = network.embed(bags())
     cell = nn.LSTMCell(4, 5)
-    weights = network.lstm.last.lstm.state_dict()
+    weights = network.lstm.mean.lstm.state_dict()
     cell.load_state_dict({name.removesuffix("_l0"): tensor for name, tensor in weights.items()})
     table = network.words.embedding.weight
     for sample, embedding in zip(bags(), found, strict=True):
-        state = torch.zeros(1, 5), torch.zeros(1, 5)
+        state, total = (torch.zeros(1, 5), torch.zeros(1, 5)), torch.zeros(5)
         words = sample.nonzero().flatten().tolist()
         for word in words:
             state = cell(table[word : word + 1] * torch.log1p(sample[word]), state)
-        if not words:
-            state = cell(torch.zeros(1, 4), state)
-        assert torch.allclose(embedding, state[0][0], atol=1e-6)
+            total += state[0][0]
+        assert torch.allclose(embedding, total / max(1, len(words)), atol=1e-6)
 
 
 def test_longer_sequences_do_not_change_samples_that_fit() -> None:

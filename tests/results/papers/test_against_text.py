@@ -28,6 +28,8 @@ FILES = {
 REPAIRS = {"fedov": ("48 5%", "48.5%"), "gal": ("\t2 8\t", "\t28\t")}
 # In the text, several rows of this table are in one cell.
 ROWS_RUN_TOGETHER = "gal/table2"
+# The text of Gains is that of its slides; these tables are only in the paper.
+NOT_IN_TEXT = ("gains/table6", "gains/table7")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -58,7 +60,7 @@ def is_in(numbers: list[str], line: list[str]) -> bool:
     return all(number in rest for number in numbers)
 
 
-@pytest.mark.parametrize("name", [table.name for table in TABLES if table.name != ROWS_RUN_TOGETHER])
+@pytest.mark.parametrize("name", [t.name for t in TABLES if t.name not in (ROWS_RUN_TOGETHER, *NOT_IN_TEXT)])
 def test_every_row_is_in_one_line_of_the_text(name: str) -> None:
     lines = text_lines(name.split("/")[0])
     for row in our_rows(name):

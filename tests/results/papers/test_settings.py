@@ -114,6 +114,41 @@ def test_fedoss_tables_have_the_settings_of_the_authors() -> None:
     assert volumes["method"]["batch_size"] == 4
 
 
+@pytest.mark.parametrize("method", ["gains", "fedavg", "fedprox", "fedheal", "fedproto"])
+@pytest.mark.parametrize(
+    ("setting", "network", "shape", "training"),
+    [
+        ("medium-svhn-mnist", "digit-five-cnn", (32, 3), (0.005, 128)),
+        ("mild-15", "digit-five-cnn", (32, 3), (0.005, 128)),
+        ("reviews-all-books", "word-lstm", (None, None), (0.5, 64)),
+    ],
+)
+def test_gains_tables_have_the_networks_rounds_and_training_of_the_authors(
+    method: str, setting: str, network: str, shape: tuple[int | None, int | None], training: tuple[float, int]
+) -> None:
+    found = settings("gains/table1", setting=setting, method=method, accuracy="target")
+    own, data = found["method"], found["data"]
+    assert found["model"] == {"name": network}
+    assert (data.get("size"), data.get("channels")) == shape
+    assert (own["lr"], own["batch_size"]) == training
+    if method == "gains":
+        assert (own["rounds"], own["adapt_rounds"]) == (100, 100)
+    else:
+        assert (own["rounds"], found["federation"]["arrivals"]) == (200, {"newcomer": 100})
+
+
+def test_gains_tables_6_and_7_let_the_paper_s_rule_decide_in_the_units_of_its_program() -> None:
+    limits = {
+        (own["t_f"], own["t_c"])
+        for table in ("gains/table6", "gains/table7")
+        for cell in papers.table(table).cells
+        if (own := (cell.settings or {})["method"])
+    }
+    assert limits == {(800, 0.25), (1000, 0.25), (1200, 0.25), (1000, 0.2), (1000, 0.27)}
+    own = settings("gains/table6", **{"t-f": "1000", "accuracy": "target"})["method"]
+    assert (own["rule"], own["difference"], own["probes"]) == ("fixed", "norm", 20000)
+
+
 def test_fedpd_tables_have_the_known_classes_of_the_authors() -> None:
     order = np.arange(10)
     np.random.RandomState(66).shuffle(order)
