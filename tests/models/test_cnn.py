@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.modules.dropout import _DropoutNd
@@ -45,7 +47,7 @@ def test_digit_five_cnn_has_the_dense_layers_of_the_gains_program_and_31_8_milli
 
 def test_digit_five_cnn_drops_units_of_the_first_dense_layer() -> None:
     for share in (0.0, 0.5):
-        network = build("digit-five-cnn", (1, 8, 8), 3, params={"width": 0.1, "dropout": share})
+        network: Any = build("digit-five-cnn", (1, 8, 8), 3, params={"width": 0.1, "dropout": share})
         (dropout,) = [part for part in network.modules() if isinstance(part, _DropoutNd)]
         assert (network.fc1.dropout, dropout.p) == (dropout, share)
         x = inputs(network, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ def test_words_are_in_the_order_of_their_indices_and_zeros_follow() -> None:
 
 def test_the_embedding_is_the_mean_of_the_states_over_the_words() -> None:
     torch.manual_seed(0)
-    network = build("word-lstm", (6,), 3, params={"embedding": 4, "hidden": 5, "length": 6})
+    network: Any = build("word-lstm", (6,), 3, params={"embedding": 4, "hidden": 5, "length": 6})
     found = network.embed(bags())
     cell = nn.LSTMCell(4, 5)
     weights = network.lstm.mean.lstm.state_dict()
@@ -55,7 +56,8 @@ def test_longer_sequences_do_not_change_samples_that_fit() -> None:
 
 
 def test_gradients_reach_counts_and_embeddings_of_the_words_of_a_sample() -> None:
-    network, x = build("word-lstm", (6,), 3), bags()[:1].requires_grad_()
+    network: Any = build("word-lstm", (6,), 3)
+    x = bags()[:1].requires_grad_()
     network(x).square().sum().backward()
     assert x.grad is not None
     assert x.grad[0].nonzero().flatten().tolist() == [1, 4]

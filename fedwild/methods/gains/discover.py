@@ -64,7 +64,7 @@ class Discover(Stage):
             self.restore(server, "nothing")
             self.admit(server)
         else:
-            kind = discovery.kind
+            kind: Kind = discovery.kind
             if p.decide == "rounds":
                 kind = kind_by_limits(evidence.diff_f, evidence.diff_c, p.t_f, p.t_c, p.inclusive)
             self.begin(server, own, discovery, reply.samples, kind)

@@ -190,7 +190,7 @@ def test_the_newcomer_trains_an_extra_epoch_in_every_round() -> None:
 
 
 def test_the_released_program_adapts_below_its_limits_and_logs_every_decision(data: Dataset, tmp_path: Path) -> None:
-    given = {"decide": "rounds", "difference": "norm", "t_f": 1e6, "t_c": 0.25, "adapt_rounds": 2}
+    given: dict[str, Any] = {"decide": "rounds", "difference": "norm", "t_f": 1e6, "t_c": 0.25, "adapt_rounds": 2}
     split = split_of(data, ann=rows_of(data, 3))
     server = run(tmp_path / "run", data, split, "gains-released", **given)
     assert names(server)[-1] == "class-3"
