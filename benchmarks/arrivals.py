@@ -130,7 +130,8 @@ METHODS: dict[str, tuple[str, list[str]]] = {
     "gains-scaled": ("gains", [*TOLD, "method.scale=mean"]),
     "gains-unscaled": ("gains", [*TOLD, "method.scale=none"]),
     "gains-paper": ("gains-paper", TOLD),
-    "gains-released": ("gains-released", TOLD),
+    # It decides in every round by its own limits.
+    "gains-released": ("gains-released", []),
     "fedavg": ("fedavg", []),
     "fedprox": ("fedavg", ["correction.name=prox"]),
     "fedproto": ("fedproto", []),
