@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,13 +48,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for part in parts for item in part]
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Sign the runs of all tests with one key, which is not the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "config"))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_real_data(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the data sets, the cache and the settings of this machine."""
+    """Hide the data sets and the cache of this machine."""
     empty = str(tmp_path_factory.getbasetemp() / "no-data")
     monkeypatch.setenv("FEDWILD_DATA", empty)
     monkeypatch.setenv("XDG_CACHE_HOME", empty)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "config"))
 
 
 @pytest.fixture(autouse=True)

@@ -25,6 +25,7 @@ from fedwild.cli.show import show_app
 from fedwild.cli.site import audit, policy, site_app
 from fedwild.cli.sites import coordinate, flower_app
 from fedwild.cli.track import track
+from fedwild.cli.trust import sign, trust
 from fedwild.cli.verify import verify
 from fedwild.core.errors import DamageWarning, UserError
 from fedwild.core.text import clean
@@ -47,6 +48,8 @@ for command in (
     predict,
     report,
     verify,
+    sign,
+    trust,
     coordinate,
     policy,
     audit,

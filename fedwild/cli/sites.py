@@ -83,22 +83,55 @@ def flower_keys(
         Names, option("HOST", "The coordinator's host name or IP address; repeatable (localhost).", "--host")
     ] = None,
     sites: Annotated[Names, option("NAME", "A site that needs a key; repeatable.", "--site")] = None,
-    days: Annotated[Number, option("N", "The certificate's validity in days (365).")] = None,
+    revoked: Annotated[
+        Names, option("NAME", "Revoke the key of this site at once, also in a running run; repeatable.", "--revoke")
+    ] = None,
+    renewed: Annotated[
+        Names, option("NAME", "Revoke the key of this site and create a new one; repeatable.", "--renew")
+    ] = None,
+    show: Annotated[bool, typer.Option("--list", help="List the keys: created, expires, revoked.")] = False,
+    days: Annotated[Number, option("N", "The validity of new certificates and keys in days (365).")] = None,
 ) -> None:
     """Create a test certificate authority, the coordinator's certificate, and a key for each site.
 
     Give each site DIR/ca.pem and its own DIR/sites/NAME.key over a channel you trust; the other files stay with the
-    coordinator. If you have your own authority, put its certificates under the same names.
+    coordinator. If you have your own authority, put its certificates under the same names. A running coordinator
+    follows the folder: it accepts new keys and cuts off sites whose key is revoked.
 
     Examples:
 
       fedwild flower keys keys --host coordinator.example --site hospital-a --site hospital-b
 
       fedwild flower keys keys --site hospital-c
+
+      fedwild flower keys keys --revoke hospital-b
+
+      fedwild flower keys keys --list
     """
     with needs_flower():
-        from fedwild.sites.keys import make_keys
-    for path in make_keys(folder, hosts or [], sites or [], options.number("--days", days, 365, range(1, 36501))):
+        from fedwild.sites.keys import DAYS, list_keys, make_keys
+        from fedwild.sites.site_keys import renew, revoke
+    actions = {
+        "--list": show,
+        "--revoke": revoked,
+        "--renew": renewed,
+        "--host or --site": [*(hosts or ()), *(sites or ())],
+    }
+    given = [action for action, value in actions.items() if value]
+    if len(given) > 1:
+        raise UserError(f"{given[0]} and {given[1]} are not allowed together: run the command once for each.")
+    valid = options.number("--days", days, DAYS, range(1, 36501))
+    if show:
+        for row in list_keys(folder):
+            options.say(row)
+        return
+    if revoked:
+        paths = revoke(folder, list(dict.fromkeys(revoked)))
+    elif renewed:
+        paths = renew(folder, list(dict.fromkeys(renewed)), valid)
+    else:
+        paths = make_keys(folder, hosts or [], sites or [], valid)
+    for path in paths:
         options.say(str(path))
 
 

@@ -110,6 +110,9 @@ class RunDisplay:
     def _on_note(self, event: dict[str, Any]) -> None:
         self._say(f"  note: {event['text']}")
 
+    def _on_warning(self, event: dict[str, Any]) -> None:
+        self._say(f"warning: {event['text']}")
+
     def _on_skip(self, event: dict[str, Any]) -> None:
         self._say(f"round {event['index'] + 1}/{self._progress.rounds} {event['phase']}: not needed")
 

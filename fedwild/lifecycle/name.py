@@ -1,7 +1,7 @@
 """Naming the classes that a finished run discovered.
 
 Three files hold class names. The model is written last and is authoritative: if the command is killed in between, the
-model still has the old name, and the same command completes the change.
+model still has the old name, and the same command completes the change. The renamed model is signed by who renames it.
 """
 
 from __future__ import annotations
@@ -60,11 +60,12 @@ def rename(run: Run, old: str, new: str) -> ClassEntry:
     check_old(run, classes, old)
     new = allowed_name(classes, old, new)
     classes.rename(old, new)
-    folder.write_result({**run.result, "classes": list(classes.names)})
-    if new != old:
-        log(folder, {"event": "name", "old": old, "new": new})
-        model.info["classes"] = classes.to_json()
-        model.write(folder.model)
+    model.info["classes"], result = classes.to_json(), {**run.result, "classes": list(classes.names)}
+    with folder.changing(model, result):
+        folder.write_result(result)
+        if new != old:
+            log(folder, {"event": "name", "old": old, "new": new})
+            model.write(folder.model)
     return classes.entries[classes.names.index(new)]
 
 

@@ -35,7 +35,7 @@ from fedwild.runs.at_sites import restore_sites
 from fedwild.runs.checkpoints import read_state, states_of
 from fedwild.runs.config import Config, changes, resolve
 from fedwild.runs.experiment import Experiment, fingerprint, prepare, usable_device
-from fedwild.runs.folder import RunFolder
+from fedwild.runs.folder import RunFolder, state_files
 from fedwild.runs.ownership import code_in, is_own, not_yours
 
 UNFIT = (BadReply, KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError)
@@ -51,7 +51,7 @@ class Run:
     def __init__(self, path: str | Path, trust_code: bool = False) -> None:
         self.folder = RunFolder.open(Path(path))
         self.path = self.folder.path
-        self.trust_code = trust_code or is_code_trusted()
+        self.trust_code = self.folder.trusted = trust_code or is_code_trusted()
 
     @cached_property
     def config(self) -> Config:
@@ -162,8 +162,10 @@ class Run:
 
     def server(self) -> Server:
         """The final server, or that of the last checkpoint if the run is unfinished."""
+        # Code that the settings name is refused before anything else.
+        task = self.task
         with self._fitting():
-            return Server.from_payload(self.folder.server(), self.task, Rng(self.config.seed))
+            return Server.from_payload(self.folder.server(), task, Rng(self.config.seed))
 
     @contextlib.contextmanager
     def _fitting(self) -> Iterator[None]:
@@ -271,9 +273,10 @@ class Run:
 
     def state_of(self, client: str) -> Payload:
         """Return the durable state of a client; empty if it has none, or keeps it at its site."""
-        version = self._states().get(client)
+        version = self._versions().get(client)
         if version is None or not self.folder.keeps_states:
             return Payload()
+        self.folder.check_signed(state_files({client: version}))
         return read_state(self.folder.clients, client, version)
 
     def evaluate(
@@ -362,6 +365,13 @@ class Run:
             )
 
     def _states(self) -> dict[str, int]:
+        """Return the versions of clients' states that belong to the server, after checking all of them."""
+        versions = self._versions()
+        if self.folder.keeps_states:
+            self.folder.check_signed(state_files(versions))
+        return versions
+
+    def _versions(self) -> dict[str, int]:
         """Return the versions of clients' states that belong to the server."""
         checkpoint, result = self.folder.last_checkpoint(), self.folder.result()
         states = states_of(checkpoint)

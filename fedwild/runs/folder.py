@@ -8,6 +8,7 @@
     clients/NAME/        a client's durable state, by version
     model.safetensors    the final server: weights, classes, thresholds
     result.json          the final figures
+    manifest.json        digests of run.json, the model, clients' states and the result, signed by who finished the run
     report.html          the report
 
 Every file except the log is written under a temporary name and then renamed, and the folder appears only once it is
@@ -21,6 +22,7 @@ folder for others (`chmod -R g+rX`), files that are written later follow it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -29,6 +31,7 @@ import shutil
 import tempfile
 import time
 import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -39,12 +42,15 @@ from fedwild.core.errors import BadReply, DamageWarning, UserError
 from fedwild.core.payload import Payload
 from fedwild.core.seal import digest_of, seal_json
 from fedwild.core.storage import PRIVATE_FOLDER, create, write_atomically
+from fedwild.core.trust import is_code_trusted
 from fedwild.core.version import __version__
 from fedwild.data import SITES, Split
-from fedwild.runs.checkpoints import Checkpoints, read_server
+from fedwild.runs.checkpoints import Checkpoints, read_server, states_of
 from fedwild.runs.events import read_events, without_nan
 from fedwild.runs.format import FORMAT
 from fedwild.runs.json_files import read_facts, read_file, read_result
+from fedwild.runs.manifest import check_signed, digest_of_file, write_manifest
+from fedwild.runs.ownership import check_maker
 from fedwild.runs.records import ServerRecord
 
 MAX_CONFIG_BYTES = 1_000_000
@@ -63,6 +69,8 @@ class RunFolder:
         self.clients, self.model = path / "clients", path / "model.safetensors"
         self.checkpoints = Checkpoints(path / "checkpoints", self.clients)
         self._lock: TextIO | None = None
+        self.trusted = False
+        """Whether the user trusts the folder, whoever made it."""
 
     @classmethod
     def create(
@@ -187,12 +195,48 @@ class RunFolder:
         return payload
 
     def finish(self, model: Payload, result: dict[str, Any]) -> None:
-        """Write the final model, then `result.json`, which marks the run as finished."""
+        """Write and sign the final model, then write `result.json`, which marks the run as finished."""
         model.write(self.model)
+        write_manifest(self.path, self._digests(result=result))
         self.write_result(result)
 
     def write_result(self, result: dict[str, Any]) -> None:
-        write_atomically(self.path / "result.json", seal_json(without_nan(result)))
+        write_atomically(self.path / "result.json", _result_bytes(result))
+
+    def sign(self) -> None:
+        """Sign the files of a finished run as they are."""
+        write_manifest(self.path, self._digests())
+
+    @contextlib.contextmanager
+    def changing(self, model: Payload, result: dict[str, Any]) -> Iterator[None]:
+        """Sign a new model and a new result before they are written, beside the old ones, and alone afterwards."""
+        old, new = self._digests(), self._digests(model, result)
+        write_manifest(self.path, {name: sorted({*old[name], *new[name]}) for name in new})
+        yield
+        write_manifest(self.path, new)
+
+    def _digests(self, model: Payload | None = None, result: dict[str, Any] | None = None) -> dict[str, list[str]]:
+        """Return the digests of the files that are signed; those of `model` and `result` instead of their files."""
+        files = {"run.json": digest_of_file(self.path / "run.json")}
+        files[self.model.name] = digest_of_file(self.model) if model is None else digest_of([model.encode(sealed=True)])
+        path = self.path / "result.json"
+        files[path.name] = digest_of_file(path) if result is None else digest_of([_result_bytes(result)])
+        if self.keeps_states:
+            states = states_of(self.checkpoints.newest()[0])
+            files |= {name: digest_of_file(self.path / name) for name in state_files(states)}
+        return {name: [digest] for name, digest in files.items()}
+
+    def check_signed(self, names: Iterable[str]) -> None:
+        """Reject files of a finished run unless somebody whom the user trusts has signed them."""
+        if (self.path / "result.json").exists():
+            check_signed(self.path, names, self.trusted or is_code_trusted())
+
+    def _check_vouched(self) -> None:
+        """Reject the model of a run unless the user made it, or trusts who did."""
+        if (self.path / "result.json").exists():
+            self.check_signed(["run.json", self.model.name])
+        elif not self.trusted and not is_code_trusted():
+            check_maker(self.path, self.facts())
 
     def result(self) -> dict[str, Any] | None:
         """Return the final figures, or None while the run is unfinished."""
@@ -203,7 +247,9 @@ class RunFolder:
         again = f"run `fedwild resume {self.path}`"
         if self.model.exists():
             try:
-                return read_server(self.model, ServerRecord)
+                server = read_server(self.model, ServerRecord)
+                self._check_vouched()
+                return server
             except BadReply as problem:
                 raise UserError(
                     f"{str(self.model)!r} is damaged ({problem}): delete it and result.json, then {again}."
@@ -213,7 +259,17 @@ class RunFolder:
         checkpoint = self.last_checkpoint()
         if checkpoint is None:
             raise UserError(f"run {str(self.path)!r} has no model yet: {again} first.")
+        self._check_vouched()
         return checkpoint
+
+
+def state_files(states: Mapping[str, int]) -> dict[str, str]:
+    """Return the files of clients' states in a run folder, with the clients' names."""
+    return {f"clients/{name}/{version:06d}.safetensors": name for name, version in states.items()}
+
+
+def _result_bytes(result: dict[str, Any]) -> bytes:
+    return seal_json(without_nan(result))
 
 
 def versions() -> dict[str, str]:

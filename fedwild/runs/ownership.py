@@ -1,58 +1,57 @@
 """Which run folders were made on this machine by this user: only their import paths are resolved without being asked.
 
-A run whose config names code is marked in run.json with an HMAC-SHA256 over its id and its config. The key is a secret
-file of the user, which nobody else can read. A folder from elsewhere has no valid mark: the code that it names does not
-run unless the user says so with `--trust-code`. The address of a Ray cluster counts as code, because a cluster can send
-pickled objects.
+A new run is marked in run.json with the user's signature of its id, its config and the address of its Ray cluster. A
+folder from elsewhere has the mark of somebody else: the code that it names does not run unless the user says so with
+`--trust-code`. The address of a Ray cluster counts as code, because a cluster can send pickled objects. To trust
+somebody's key (`fedwild trust`) is to trust their models, not their code.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
-import json
-import os
 import secrets
-import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedwild.core import trust
 from fedwild.core.errors import UserError
+from fedwild.runs.signing import own_key, sign, signer_of, standing
 
-KEY_BYTES = 32
-ID, MARK = "id", "made_by"
-
-
-def key_file() -> Path:
-    """Return the path of the user's secret key."""
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "fedwild" / "secret.key"
+ID, MARK, CLUSTER = "id", "made_by", "cluster"
+PURPOSE = "run 1"
 
 
-def mark(facts: Mapping[str, Any], address: str | None) -> dict[str, str]:
-    """Return the fields of run.json that mark a new run as the user's own; none if its config names no code.
+def mark(facts: Mapping[str, Any], address: str | None) -> dict[str, Any]:
+    """Return the fields of run.json that mark a new run as the user's own.
 
-    `facts` are the other contents of run.json, `address` is that of its Ray cluster. Without a usable key, the run is
-    not marked: opening it later needs `--trust-code`.
+    `facts` are the other contents of run.json, `address` is that of its Ray cluster.
     """
-    if not trust.import_paths(facts["config"]) and address is None:
-        return {}
     number = str(facts.get(ID) or secrets.token_hex(16))
-    try:
-        return {ID: number, MARK: _digest(_make_key(), number, facts["config"], address)}
-    except (OSError, UserError):
-        return {ID: number}
+    return {ID: number, MARK: {CLUSTER: address, **sign(PURPOSE, [number, facts["config"], address])}}
+
+
+def maker_of(facts: Mapping[str, Any]) -> str | None:
+    """Return the public key of who made a run, or None if it has no valid mark."""
+    found = facts.get(MARK)
+    content = [facts.get(ID), facts.get("config"), found.get(CLUSTER) if isinstance(found, Mapping) else None]
+    return signer_of(PURPOSE, content, found)
 
 
 def is_own(facts: Mapping[str, Any], address: str | None) -> bool:
-    """Whether the mark in run.json is that of this user for this config."""
-    number, found, config = facts.get(ID), facts.get(MARK), facts.get("config")
-    marked = isinstance(number, str) and isinstance(found, str) and found.isascii() and isinstance(config, dict)
-    if not marked or not key_file().is_file():
-        return False
-    return hmac.compare_digest(_digest(_read_key(key_file()), str(number), config, address), str(found))
+    """Whether the mark in run.json is that of this user for this config and this cluster."""
+    maker = maker_of(facts)
+    return maker is not None and maker == own_key() and facts[MARK][CLUSTER] == address
+
+
+def check_maker(path: Path, facts: Mapping[str, Any]) -> None:
+    """Reject the model of an unfinished run, which is not signed yet, unless the user trusts who made the run."""
+    maker = maker_of(facts)
+    if maker is None or standing(maker) is None:
+        raise UserError(
+            f"run {str(path)!r} is unfinished and was not made by you or somebody you trust, so nobody vouches for its "
+            f"model: run `fedwild resume {path}` first, which needs its data, or use a finished run."
+        )
 
 
 def code_in(
@@ -77,37 +76,3 @@ def not_yours(path: Path) -> str:
         f"and run {str(path)!r} was not made by you on this machine: if you trust it, use --trust-code "
         "(in Python: trust_code=True)"
     )
-
-
-def _digest(key: bytes, number: str, config: Any, address: str | None) -> str:
-    message = json.dumps([number, config, address], sort_keys=True).encode()
-    return hmac.new(key, message, "sha256").hexdigest()
-
-
-def _make_key() -> bytes:
-    """Return the user's key, which is created when it is first needed."""
-    path = key_file()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    with contextlib.suppress(FileExistsError):
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(secrets.token_bytes(KEY_BYTES))
-            # Unlike a rename, a link never replaces the key that another process has made in the meantime.
-            os.link(temporary, path)
-        finally:
-            temporary.unlink()
-    return _read_key(path)
-
-
-def _read_key(path: Path) -> bytes:
-    """Return the key of a file that only this user can read."""
-    with open(path, "rb") as file:
-        about = os.fstat(file.fileno())
-        if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o077:
-            raise UserError(f"{str(path)!r} must belong to you and be readable by nobody else: run `chmod 600 {path}`.")
-        key = file.read()
-    if len(key) != KEY_BYTES:
-        raise UserError(f"{str(path)!r} is damaged: delete it; runs made with it then need --trust-code.")
-    return key

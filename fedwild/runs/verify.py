@@ -13,7 +13,9 @@ from fedwild.runs.checkpoints import read_server, states_of
 from fedwild.runs.events import check_log
 from fedwild.runs.folder import WRITTEN_FIRST, RunFolder
 from fedwild.runs.format import OtherFormat
+from fedwild.runs.manifest import FILE, SIGNED, check_signed, read_manifest
 from fedwild.runs.records import CheckpointRecord, ServerRecord
+from fedwild.runs.signing import fingerprint, standing
 
 
 @dataclass(frozen=True)
@@ -110,11 +112,22 @@ def _model(folder: RunFolder) -> Iterator[Checked]:
     if (folder.path / "result.json").exists():
         yield _check("result.json", lambda: _result(folder))
         yield _check("model.safetensors", lambda: _server(folder.model, ServerRecord))
+        yield _check(FILE, lambda: _manifest(folder))
 
 
 def _result(folder: RunFolder) -> str:
     folder.result()
     return ""
+
+
+def _manifest(folder: RunFolder) -> str:
+    """Check the signature and every file that was signed, and say who signed."""
+    manifest = read_manifest(folder.path)
+    if manifest is None:
+        return "missing, so the run is not signed"
+    check_signed(folder.path, {*SIGNED, *manifest.files}, anybody=True)
+    key, who = fingerprint(manifest.signer), standing(manifest.signer)
+    return f"signed by {who} ({key})" if who else f"signed with a key that you do not trust ({key})"
 
 
 def _log(folder: RunFolder) -> str:

@@ -11,11 +11,11 @@ from base64 import b64decode
 from collections.abc import Mapping
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedwild.sites.keys import registered_keys
+from fedwild.sites.site_keys import KeyFolder
 
 PUBLIC_KEY, TIMESTAMP, SIGNATURE = "flwr-public-key", "flwr-timestamp", "flwr-signature"
 """The headers of a SuperNode."""
@@ -29,19 +29,17 @@ class NotRegistered(Exception):
 
 
 class RegisteredSites:
-    """The sites whose public keys are in a folder. The folder is read again when it changes: a deleted key is invalid
-    from then on."""
+    """The sites whose public keys are in a folder. The folder is read again when it changes: a revoked, expired or
+    deleted key is invalid from then on, and a new one is valid."""
 
     def __init__(self, certificates: Path) -> None:
-        self._certificates = certificates
-        self._changed = -1
-        self._sites: dict[bytes, tuple[str, ec.EllipticCurvePublicKey]] = {}
+        self._keys = KeyFolder(certificates)
 
     def site_of(self, headers: Mapping[str, str]) -> str:
         """Return the name of the site that signed a request with these headers."""
-        self._refresh()
+        registered = {key.pem: key for key in self._keys.valid().values()}
         try:
-            found = self._sites.get(b64decode(headers[PUBLIC_KEY], validate=True))
+            found = registered.get(b64decode(headers[PUBLIC_KEY], validate=True))
             signature, time = b64decode(headers[SIGNATURE], validate=True), headers[TIMESTAMP]
             signed = datetime.datetime.fromisoformat(time)
             age = (datetime.datetime.now(datetime.UTC) - signed).total_seconds()
@@ -51,27 +49,8 @@ class RegisteredSites:
             raise NotRegistered("its key is not registered")
         if not -MAX_AHEAD_SECONDS < age < MAX_AGE_SECONDS:
             raise NotRegistered(f"its clock differs from the coordinator's by {abs(age):.0f} seconds")
-        name, key = found
         try:
-            key.verify(signature, time.encode("ascii"), ec.ECDSA(hashes.SHA256()))
+            found.key.verify(signature, time.encode("ascii"), ec.ECDSA(hashes.SHA256()))
         except (InvalidSignature, UnicodeEncodeError):
             raise NotRegistered("its signature is invalid") from None
-        return name
-
-    def _refresh(self) -> None:
-        """Read the folder if files were added or removed since the last time."""
-        try:
-            changed = (self._certificates / "sites").stat().st_mtime_ns
-        except OSError:
-            changed, self._sites = -1, {}
-        if changed == self._changed:
-            return
-        self._changed, self._sites = changed, {}
-        for name, path in registered_keys(self._certificates).items():
-            try:
-                key = serialization.load_ssh_public_key(path.read_bytes())
-            except (OSError, ValueError, UnsupportedAlgorithm):
-                continue
-            if isinstance(key, ec.EllipticCurvePublicKey):
-                form = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-                self._sites[key.public_bytes(*form)] = (name, key)
+        return found.name

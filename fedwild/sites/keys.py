@@ -2,17 +2,15 @@
 
 DIR/ca.pem, ca.key              the authority; its key can be kept offline
 DIR/server.pem, server.key      the coordinator's certificate
-DIR/sites/NAME.key, NAME.pub    a site's private key, and the public key that the coordinator registers
+DIR/sites/, DIR/revoked/        the keys of sites: see site_keys.py
 """
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +20,21 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedwild.core.errors import UserError
-from fedwild.core.files import check_private, check_regular
-from fedwild.core.names import Seen, check_name, seen_names
+from fedwild.core.files import check_private
+from fedwild.core.names import seen_names
 from fedwild.core.text import cut
+from fedwild.sites.expiry import certificate_validity, expiry_warning, now
+from fedwild.sites.key_files import NewFile, write_all
+from fedwild.sites.site_keys import KeyFolder, SiteKey, check_site_name, describe_keys, new_site_key, registered_files
 
 LOOPBACK = ("localhost", "127.0.0.1")
 DAYS = 365
-MAX_KEY_BYTES = 100_000
-SITE_NAME = re.compile(r"[\w.+-]+")
+RENEWALS = {
+    "ca.pem": "delete ca.* and server.*, run `fedwild flower keys {folder}`, and give every site the new ca.pem",
+    "server.pem": "delete it and run `fedwild flower keys {folder} --host HOST`, then restart the coordinator",
+}
+"""What to do before a certificate expires."""
 HOST_NAME = re.compile(r"[A-Za-z0-9*]([A-Za-z0-9.*-]{0,252})")
-
-
-@dataclass(frozen=True)
-class NewFile:
-    """A file to write, with its permissions."""
-
-    path: Path
-    data: bytes
-    mode: int
 
 
 def make_keys(folder: Path, hosts: Sequence[str], sites: Sequence[str], days: int = DAYS) -> list[Path]:
@@ -47,12 +42,12 @@ def make_keys(folder: Path, hosts: Sequence[str], sites: Sequence[str], days: in
 
     Everything is checked and created in memory first. If a file cannot be written, none is left behind.
     """
-    registered = registered_keys(folder)
+    registered = registered_files(folder)
     seen = seen_names(registered, f"{str(folder)!r}")
     for name in dict.fromkeys(sites):
         check_site_name(name, "--site", seen)
         if name in registered or (folder / "sites" / f"{name}.key").exists():
-            raise UserError(f"--site {name!r} already has a key in {str(folder)!r}: delete it to create a new one.")
+            raise UserError(f"--site {name!r} already has a key in {str(folder)!r}: replace it with --renew {name}.")
     if hosts and (folder / "server.pem").exists():
         raise UserError(f"{str(folder)!r} already has a certificate: delete server.pem to create one for other hosts.")
     alternatives = [_alternative(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]
@@ -66,7 +61,7 @@ def make_keys(folder: Path, hosts: Sequence[str], sites: Sequence[str], days: in
             signer = _signer(folder) if has_authority else authority
             files += _files(folder / "server", *_new_certificate(alternatives, days, *signer))
         for name in dict.fromkeys(sites):
-            files += _site_files(folder / "sites", name)
+            files += new_site_key(folder, name, days)
         (folder / "sites").mkdir(parents=True, exist_ok=True)
         write_all(files)
     except OSError as error:
@@ -74,20 +69,8 @@ def make_keys(folder: Path, hosts: Sequence[str], sites: Sequence[str], days: in
     return [file.path for file in files]
 
 
-def check_site_name(name: str, option: str, seen: Seen | None = None) -> None:
-    """Reject a name that cannot be a site's, such as one with a slash."""
-    if not SITE_NAME.fullmatch(name) or name in {".", ".."}:
-        raise UserError(f"{option} {cut(name, 100)!r} is not allowed: use letters, digits, '.', '_', '+' and '-' only.")
-    check_name(name, option, "client", seen)
-
-
-def registered_keys(folder: Path) -> dict[str, Path]:
-    """Return the public key files in the folder, by site."""
-    return {path.stem: path for path in sorted((folder / "sites").glob("*.pub"))}
-
-
-def check_certificates(folder: Path) -> None:
-    """Reject a folder without the authority's and the coordinator's certificates."""
+def check_certificates(folder: Path) -> list[str]:
+    """Reject a folder without valid certificates of the authority and the coordinator; return warnings of expiry."""
     missing = [name for name in ("ca.pem", "server.pem", "server.key") if not (folder / name).is_file()]
     if missing:
         raise UserError(
@@ -95,21 +78,50 @@ def check_certificates(folder: Path) -> None:
             f"keys {folder}`."
         )
     check_private(folder / "server.key", f"engine.certificates: {str(folder / 'server.key')!r}")
+    warnings = []
+    for name, advice in RENEWALS.items():
+        what = f"engine.certificates: {str(folder / name)!r}"
+        warnings.append(
+            expiry_warning(what, certificate_validity(folder / name, what)[1], advice.format(folder=folder))
+        )
+    warnings += [key_warning(folder, key) for key in KeyFolder(folder).all()]
+    return [warning for warning in warnings if warning is not None]
 
 
-def check_site_key(path: Path) -> None:
-    """Reject a file that is not a site's private key in the format of Flower's SuperNode."""
-    advice = "create one with `fedwild flower keys DIR --site NAME` (DIR/sites/NAME.key)"
+def list_keys(folder: Path) -> list[str]:
+    """Return a line for each certificate and key: its name, and when it was created, expires and was revoked."""
+    if not folder.is_dir():
+        raise UserError(f"{str(folder)!r} is not a folder with keys: create one with `fedwild flower keys {folder}`.")
+    rows = []
+    for name in RENEWALS:
+        if (folder / name).exists():
+            what = repr(str(folder / name))
+            begin, end = certificate_validity(folder / name, what)
+            rows.append((name, begin, end, "expired" if end <= now() else ""))
+    for key in describe_keys(folder):
+        revoked = key.dates.get("revoked")
+        state = f"revoked {revoked:%Y-%m-%d}" if revoked else "expired" if key.is_expired else ""
+        rows.append((key.name, key.dates.get("created"), key.expires, state))
+    lines = [
+        ("name", "created", "expires", "state"),
+        *((n, _day(b), _day(e), state or "valid") for n, b, e, state in rows),
+    ]
+    widths = [max(len(line[column]) for line in lines) for column in range(4)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _day(date: datetime.datetime | None) -> str:
+    return f"{date:%Y-%m-%d}" if date else "-"
+
+
+def key_warning(folder: Path, key: SiteKey) -> str | None:
+    """Return a warning if a site's key has expired, or does so soon."""
     try:
-        check_regular(path, f"--key {str(path)!r}", MAX_KEY_BYTES)
-        key = serialization.load_ssh_private_key(path.read_bytes(), None)
-    except OSError as error:
-        raise UserError(f"--key {str(path)!r} cannot be read: {error.strerror or error}.") from error
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise UserError(f"--key {str(path)!r} is not a private key without a passphrase: {advice}.") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise UserError(f"--key {str(path)!r} is not on an elliptic curve that Flower supports (NIST): {advice}.")
-    check_private(path, f"--key {str(path)!r}")
+        advice = f"create a new one with `fedwild flower keys {folder} --renew {key.name}`"
+        return None if key.expires is None else expiry_warning(f"the key of site {key.name!r}", key.expires, advice)
+    except UserError as error:
+        # One site without a valid key does not stop the others.
+        return error.problems[0]
 
 
 def _new_authority(days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -189,16 +201,6 @@ def _validity(builder: x509.CertificateBuilder, days: int) -> x509.CertificateBu
     )
 
 
-def _site_files(folder: Path, name: str) -> list[NewFile]:
-    """Return a new key pair in the format of Flower's SuperNode."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )
-    return [NewFile(folder / f"{name}.key", private, 0o600), NewFile(folder / f"{name}.pub", public + b"\n", 0o644)]
-
-
 def _files(stem: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> list[NewFile]:
     """Return a private key and its certificate as files."""
     private = key.private_bytes(
@@ -206,23 +208,3 @@ def _files(stem: Path, certificate: x509.Certificate, key: ec.EllipticCurvePriva
     )
     public = certificate.public_bytes(serialization.Encoding.PEM)
     return [NewFile(stem.with_suffix(".key"), private, 0o600), NewFile(stem.with_suffix(".pem"), public, 0o644)]
-
-
-def write_all(files: Sequence[NewFile]) -> None:
-    """Write all files or none: those that did not exist before are deleted if one cannot be written."""
-    created = [file.path for file in files if not file.path.exists()]
-    try:
-        for file in files:
-            _write(file)
-    except OSError:
-        for path in created:
-            path.unlink(missing_ok=True)
-        raise
-
-
-def _write(new: NewFile) -> None:
-    """Write a file that never has wider permissions than its mode, not even for a moment."""
-    with open(os.open(new.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, new.mode), "wb") as file:
-        # os.open does not change the mode of a file that exists.
-        os.fchmod(file.fileno(), new.mode)
-        file.write(new.data)

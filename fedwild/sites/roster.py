@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from fedwild.core.errors import BadReply, UserError
 from fedwild.core.names import check_name, seen_names
@@ -19,8 +20,10 @@ from fedwild.runs.at_sites import SiteFacts
 from fedwild.runs.config import Config
 from fedwild.runs.events import Listener
 from fedwild.sites.envelope import Envelope
+from fedwild.sites.expiry import is_near
 from fedwild.sites.redaction import redact
 from fedwild.sites.requests import check_version, sent_config, version_fields
+from fedwild.sites.site_keys import KeyFolder
 from fedwild.sites.transport import Delivery, Node, Transport
 
 REFRESH_SECONDS = 1.0
@@ -45,6 +48,7 @@ class Roster:
     def __init__(self, transport: Transport, config: Config, listener: Listener) -> None:
         self._transport = transport
         self._listener = listener
+        self._certificates = config.engine.certificates
         self._hello = Envelope(
             {"kind": "hello", **version_fields(), "data": sent_config(config)["data"], "seed": config.seed}
         )
@@ -115,6 +119,13 @@ class Roster:
         if is_new:
             about = {"samples": facts.samples, "torch": redact(str(delivery.envelope.head.get("torch")))[:40]}
             self._listener({"event": "site", "client": facts.name, **about})
+            self._warn_of_expiry(facts.name)
+
+    def _warn_of_expiry(self, name: str) -> None:
+        """Warn the operator of a site whose key expires soon: only the coordinator knows the date."""
+        key = None if self._certificates is None else KeyFolder(Path(self._certificates)).valid().get(name)
+        if key is not None and key.expires is not None and is_near(key.expires):
+            self.notify(name, f"warning: your key expires on {key.expires:%Y-%m-%d}: ask the coordinator for a new one")
 
     def _check(self, node: Node, identity: str, facts: SiteFacts) -> None:
         """Reject a site under a name that is not its own, or with data that does not fit."""

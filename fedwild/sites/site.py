@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import socket
 import ssl
 import sys
@@ -22,9 +23,10 @@ from fedwild.core.trust import only_in_process
 from fedwild.data import DataSettings, load
 from fedwild.engines.threads import single_thread
 from fedwild.sites.envelope import Closed, read, write
-from fedwild.sites.keys import check_site_key, check_site_name
+from fedwild.sites.expiry import certificate_validity, expiry_warning
 from fedwild.sites.policy import read_policy
 from fedwild.sites.processes import Child, free_port, last_line, split_address, unresolved
+from fedwild.sites.site_keys import check_site_key, check_site_name
 from fedwild.sites.site_server import NOT_ALLOWED, SiteServer
 from fedwild.sites.transport import listen
 
@@ -34,6 +36,8 @@ REJECTED = "[code:"
 """Begins the SuperLink's reason when it rejects a node."""
 GIVEN_UP = "Giving up reconnection"
 """A SuperNode prints this when it stops trying, although its process does not end."""
+CUT_OFF = re.compile(r"Client error '4\d\d[^\n]*/pull-messages'")
+"""A SuperNode prints this when its requests are rejected, because its key is not valid any more. It does not end."""
 UNVERIFIED = "FAB verification failed"
 """A SuperNode prints this when it refuses an app."""
 RESTART_SECONDS = 3.0
@@ -79,6 +83,7 @@ def run_site(options: SiteOptions, notify: Notify) -> None:
         server = SiteServer(*about, policy=policy, terminal=terminal)
         start_log(server)
         home = cleanup.enter_context(temporary_folder())
+        warn_of_expiry(options, notify)
         check_coordinator(options, notify)
         serve(server, home / "socket")
         notify(f"site {options.name} with {options.data}; state and audit log in {folder}")
@@ -146,6 +151,16 @@ def locked(folder: Path) -> Iterator[None]:
                 f"--folder {str(folder)!r} is in use by another process: check whether this site is already running."
             ) from error
         yield
+
+
+def warn_of_expiry(options: SiteOptions, notify: Notify) -> None:
+    """Refuse an expired certificate of the authority, and warn if it expires soon."""
+    if options.authority is not None:
+        what = f"--ca {str(options.authority)!r}"
+        _, expires = certificate_validity(options.authority, what)
+        warning = expiry_warning(what, expires, "ask the coordinator for a new one")
+        if warning is not None:
+            notify(f"warning: {warning}")
 
 
 def check_coordinator(options: SiteOptions, notify: Notify) -> None:
@@ -217,41 +232,53 @@ def serve(server: SiteServer, path: Path) -> None:
 
 
 def stay_connected(options: SiteOptions, home: Path, log: Path, notify: Notify) -> None:
-    """Keep a SuperNode running. It is restarted when the coordinator was, and ends with us."""
+    """Keep a SuperNode running. It is restarted when the coordinator was, and ends with us.
+
+    A site that was admitted before keeps trying for a while when it is rejected: it may count as still connected, or
+    its operator may be replacing its key.
+    """
     was_connected, connected_file = False, log.with_name(CONNECTED_FILE)
-    give_up = time.monotonic() + (RECONNECT_SECONDS if connected_file.exists() else 0.0)
+    rejected_since: float | None = None
     while True:
         log.unlink(missing_ok=True)
         child = Child(supernode_command(options, home), log, home)
         try:
             if connects(child):
-                was_connected = True
+                was_connected, rejected_since = True, None
                 connected_file.touch()
                 notify(f"connected to {options.superlink}")
                 watch(child, notify)
         finally:
             child.stop()
-        output = child.output()
-        if REJECTED in output and not was_connected and time.monotonic() < give_up:
-            notify("the coordinator rejects this site as already connected; trying again")
-            time.sleep(RESTART_SECONDS)
-            continue
-        if REJECTED in output and not was_connected:
-            reason = next(line for line in output.splitlines() if REJECTED in line).strip()[:200]
-            raise UserError(
-                f"--superlink {options.superlink!r} rejected this site ({reason}): the public part of --key must be in "
-                f"the coordinator's --certificates folder, as sites/{options.name}.pub."
-            )
-        if not was_connected:
+        reason = rejection(child.output())
+        if reason is None and not was_connected:
             raise UserError(f"Flower's SuperNode did not connect to {options.superlink}: {last_line(child)}")
-        notify("connection lost; trying again")
+        if reason is not None:
+            rejected_since = rejected_since or time.monotonic()
+            patience = RECONNECT_SECONDS if connected_file.exists() else 0.0
+            if time.monotonic() >= rejected_since + patience:
+                raise UserError(
+                    f"--superlink {options.superlink!r} rejected this site ({reason}): the public part of --key must "
+                    f"be in the coordinator's --certificates folder, as sites/{options.name}.pub, neither revoked nor "
+                    "expired."
+                )
+        notify(
+            "connection lost; trying again"
+            if reason is None
+            else f"rejected by the coordinator ({reason}); trying again"
+        )
         time.sleep(RESTART_SECONDS)
 
 
+def rejection(output: str) -> str | None:
+    """Return the reason why the coordinator rejected a SuperNode, or None if it did not."""
+    return next((line.strip()[:200] for line in output.splitlines() if REJECTED in line), None)
+
+
 def watch(child: Child, notify: Notify) -> None:
-    """Wait until a connected SuperNode ends or gives up. Tell the operator if it refuses an app."""
+    """Wait until a connected SuperNode ends, gives up or is cut off. Tell the operator if it refuses an app."""
     refused = False
-    while child.code is None and GIVEN_UP not in (tail := child.output_tail()):
+    while child.code is None and GIVEN_UP not in (tail := child.output_tail()) and not CUT_OFF.search(tail):
         if UNVERIFIED in tail and not refused:
             notify("refused: the coordinator sent an app whose code is not that of this version of fedwild")
             refused = True

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedwild.core.errors import UserError
 from fedwild.core.temporary import temporary_folder
-from fedwild.runs.events import Listener
+from fedwild.runs.events import Listener, ignore_event
 from fedwild.runs.settings import EngineSettings
 from fedwild.sites.app import write_app
-from fedwild.sites.keys import check_certificates, registered_keys
+from fedwild.sites.keys import check_certificates
 from fedwild.sites.processes import (
     Child,
     bind,
@@ -21,10 +22,10 @@ from fedwild.sites.processes import (
     free_port,
     is_reachable,
     last_line,
-    run_program,
     split_address,
     wait_for_port,
 )
+from fedwild.sites.site_keys import registered_files
 from fedwild.sites.transport import Node, Transport, accept, listen
 
 CONNECTION = "coordinator"
@@ -32,6 +33,8 @@ CONNECTION = "coordinator"
 DEFAULT_LISTEN = "127.0.0.1:8443"
 START_SECONDS = 120.0
 REGISTER_SECONDS = 120.0
+READY, CHANGE = "keys are registered", "key: "
+"""What registration.py prints once all keys are registered, and how the line of a later change begins."""
 
 
 @contextlib.contextmanager
@@ -41,7 +44,8 @@ def open_transport(settings: EngineSettings, listener: Listener) -> Iterator[Tra
         home = cleanup.enter_context(temporary_folder())
         certificates = None if settings.certificates is None else Path(settings.certificates)
         if certificates is not None:
-            check_certificates(certificates)
+            for warning in check_certificates(certificates):
+                listener({"event": "warning", "text": warning})
         children: list[Child] = []
         if settings.superlink is not None:
             address = existing_superlink(settings.superlink)
@@ -62,15 +66,16 @@ def open_transport(settings: EngineSettings, listener: Listener) -> Iterator[Tra
 
         transport = accept(server, START_SECONDS, check)
         cleanup.callback(transport.close)
-        yield WatchedTransport(transport, children)
+        yield WatchedTransport(transport, children, listener)
 
 
 class WatchedTransport:
-    """A transport that fails as soon as one of the programs that it depends on has ended."""
+    """A transport that fails as soon as one of the programs that it depends on has ended, and shows changes of keys."""
 
-    def __init__(self, transport: Transport, children: Sequence[Child]) -> None:
-        self._transport, self._children = transport, children
+    def __init__(self, transport: Transport, children: Sequence[Child], listener: Listener = ignore_event) -> None:
+        self._transport, self._children, self._listener = transport, children, listener
         self.send, self.collect = transport.send, transport.collect
+        self._shown = 0
 
     def nodes(self) -> list[Node]:
         for child in self._children:
@@ -79,7 +84,15 @@ class WatchedTransport:
                     f"{child.name} has ended ({last_line(child)}): `fedwild resume` continues after the last completed "
                     "round."
                 )
+        self._show_changes()
         return self._transport.nodes()
+
+    def _show_changes(self) -> None:
+        """Show the changes of keys that were not shown yet."""
+        lines = [line for child in self._children for line in child.output().splitlines() if line.startswith(CHANGE)]
+        for line in lines[self._shown :]:
+            self._listener({"event": "note", "text": line.removeprefix(CHANGE)})
+        self._shown = len(lines)
 
 
 def existing_superlink(address: str) -> str:
@@ -97,7 +110,7 @@ def own_superlink(
 ) -> tuple[str, list[Child]]:
     """Start a SuperLink on the loopback interface and a proxy to it at `address`.
 
-    Returns the SuperLink's own address and both programs.
+    Returns the SuperLink's own address and the programs.
     """
     host, _ = split_address(address, "engine.listen")
     if certificates is None and host not in ("127.0.0.1", "localhost", "::1"):
@@ -120,12 +133,13 @@ def own_superlink(
     cleanup.callback(superlink.stop)
     wait_for_port("127.0.0.1", inner, superlink)
     write_connection(home, f"127.0.0.1:{inner}", certificates)
+    children = [superlink]
     if certificates is not None:
         # Before the proxy starts; otherwise a waiting site would be rejected.
-        register(home, certificates)
+        children.append(start_registration(cleanup, home, certificates))
     proxy = start_proxy(cleanup, home, bound, inner, certificates)
     listener({"event": "listening", "address": address, "tls": certificates is not None})
-    return f"127.0.0.1:{inner}", [superlink, proxy]
+    return f"127.0.0.1:{inner}", [*children, proxy]
 
 
 def start_proxy(
@@ -153,20 +167,25 @@ def write_connection(home: Path, address: str, certificates: Path | None) -> Non
     (home / "config.toml").write_text(text, encoding="utf-8")
 
 
-def register(home: Path, certificates: Path) -> None:
-    """Register the sites' public keys under their names: only these sites may connect, each under its own name."""
-    keys = registered_keys(certificates)
-    if not keys:
+def start_registration(cleanup: contextlib.ExitStack, home: Path, certificates: Path) -> Child:
+    """Register the sites' public keys under their names, and keep following the folder.
+
+    Only these sites may connect, each under its own name.
+    """
+    if not registered_files(certificates):
         raise UserError(
             f"engine.certificates = {str(certificates)!r} has no site keys: create one with `fedwild flower keys "
             f"{certificates} --site NAME`."
         )
-    pairs = [text for name, path in keys.items() for text in (name, str(path))]
-    command = [sys.executable, "-m", "fedwild.sites.registration", CONNECTION, *pairs]
-    done = run_program(command, home, REGISTER_SECONDS + len(keys))
-    if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        raise UserError(lines[-1] if lines else f"the sites' keys cannot be registered: exit code {done.returncode}")
+    command = [sys.executable, "-m", "fedwild.sites.registration", CONNECTION, str(certificates)]
+    child = Child(command, home / "registration.log", home)
+    cleanup.callback(child.stop)
+    end = time.monotonic() + REGISTER_SECONDS + len(registered_files(certificates))
+    while READY not in child.output():
+        if child.code is not None or time.monotonic() > end:
+            raise UserError(last_line(child))
+        time.sleep(0.1)
+    return child
 
 
 def failure_of(child: Child) -> str:

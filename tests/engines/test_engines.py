@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ def test_two_real_sites_with_tls_and_keys_give_the_bits_of_one_process(
     pytest.importorskip("flwr", reason="needs fedwild[flower]")
     from fedwild.sites.keys import make_keys
     from fedwild.sites.processes import environment, free_port
-    from fedwild.sites.superlink import register, write_connection
+    from fedwild.sites.superlink import start_registration, write_connection
     from tests.sites.real import fedwild, flower, running_programs
 
     folder, expected = local
@@ -101,10 +102,10 @@ def test_two_real_sites_with_tls_and_keys_give_the_bits_of_one_process(
     write_connection(home, f"127.0.0.1:{port}", keys)
     tls = ["--ssl-ca-certfile", keys / "ca.pem", "--ssl-certfile", keys / "server.pem"]
     tls += ["--ssl-keyfile", keys / "server.key", "--enable-supernode-auth"]
-    with running_programs(tmp_path) as programs:
+    with running_programs(tmp_path) as programs, contextlib.ExitStack() as cleanup:
         superlink = flower("flower-superlink", "--host", "127.0.0.1", "--port", port, *tls)
         programs.start(superlink, "superlink", **environment(home)).wait_for("Application startup complete")
-        register(home, keys)
+        start_registration(cleanup, home, keys)
         for name in ("a", "b"):
             own = ["--ca", keys / "ca.pem", "--key", keys / "sites" / f"{name}.key"]
             programs.site(name, folder / f"{name}.npz", f"127.0.0.1:{port}", *own)

@@ -36,7 +36,10 @@ def test_a_damaged_state_of_a_client_is_one_sentence(refused: Refused, tmp_path:
     tables = {"data": {"name": "synthetic:8x8x1:4:80", "known": 3}, "correction": {"name": "scaffold"}}
     run = api.run(tables, clients=2, workers=0, rounds=1, model="mlp", partition="iid", out=tmp_path / "run").path
     flip_bit(next((run / "clients" / "client-00").iterdir()))
-    assert "a client's state of run" in refused("evaluate", run, "--workers", "0", "--quiet")
+    message = refused("evaluate", run, "--workers", "0", "--quiet")
+    assert "000000.safetensors' is not the file that was signed: restore it from a copy" in message
+    (run / "manifest.json").unlink()
+    assert "a client's state of run" in refused("evaluate", run, "--workers", "0", "--quiet", "--trust-code")
 
 
 def test_forgeries_are_one_sentence(cli: Cli, finished: Path, tmp_path: Path) -> None:

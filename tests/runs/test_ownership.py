@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import stat
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,9 @@ import pytest
 
 from fedwild import api
 from fedwild.core.errors import UserError
-from fedwild.runs.ownership import MARK, is_own, key_file, mark
+from fedwild.runs.folder import RunFolder
+from fedwild.runs.ownership import MARK, is_own, mark
+from fedwild.runs.signing import key_file, own_key, read_public, trust
 from tests.conftest import Cli, Refused, unfinish
 from tests.folders import change_json, read_json
 
@@ -62,7 +63,8 @@ def own(marker: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def foreign(own: Path, tmp_path: Path) -> Path:
     """The same folder as another user would get it: the key is that of somebody else."""
-    key_file().write_bytes(bytes(32))
+    for file in (key_file(), key_file().with_suffix(".pub")):
+        file.rename(file.with_name(f"others-{file.name}"))
     return own
 
 
@@ -105,6 +107,8 @@ def commands(folder: Path, image: Path) -> list[list[str | Path]]:
 def test_no_command_runs_the_code_of_a_foreign_run(
     foreign: Path, marker: Path, refused: Refused, tmp_path: Path
 ) -> None:
+    """Not even if its signer is trusted."""
+    trust("colleague", read_public(key_file().with_name("others-signing.pub")))
     for arguments in commands(foreign, image(tmp_path)):
         message = refused(*arguments)
         assert "model 'owners_net:Net' is an import path, and run" in message, arguments
@@ -132,6 +136,8 @@ def test_trust_code_resumes_and_continues_it(foreign: Path, cli: Cli) -> None:
 def test_a_run_may_start_from_a_foreign_run_with_the_network_that_it_names_itself(
     foreign: Path, marker: Path, tmp_path: Path
 ) -> None:
+    """If its signer is trusted: that allows the model, and the new run allows the network."""
+    trust("colleague", read_public(key_file().with_name("others-signing.pub")))
     run = api.run(TABLES, clients=2, workers=0, rounds=1, start_from=foreign, out=tmp_path / "next")
     assert run.metrics
 
@@ -155,6 +161,7 @@ def test_a_program_in_a_run_folder_never_runs(
     folder, touched = own if made_by_us else finished, tmp_path / "touched"
     picture = image(tmp_path)
     popen(folder, touched)
+    RunFolder(folder).sign()
     for arguments in commands(folder, picture):
         assert "subprocess:Popen" in refused(*arguments), arguments
     # Even trusted code must be a class of the right kind.
@@ -188,27 +195,41 @@ def test_the_mark_holds_for_this_id_config_and_cluster_only(marker: Path) -> Non
     facts = facts_of()
     assert is_own(facts, None)
     assert not is_own(facts, "cluster:6379")
+    assert not is_own({**facts, MARK: {**facts[MARK], "cluster": "cluster:6379"}}, "cluster:6379")
     assert not is_own({**facts, "id": "0" * 32}, None)
     assert not is_own({**facts, "config": {"model": {"name": "own:Other"}}}, None)
-    changes: list[Callable[[str], Any]] = [lambda m: m[:-1], lambda m: None, lambda m: 3, lambda m: "é", lambda m: ""]
-    for change in changes:
-        assert not is_own({**facts, MARK: change(facts[MARK])}, None)
-
-
-def test_a_run_without_code_gets_no_mark_and_needs_no_key(marker: Path) -> None:
-    assert mark({"config": {"model": {"name": "mlp"}}}, None) == {}
-    assert not key_file().exists()
+    for field in ("key", "signature"):
+        text = facts[MARK][field]
+        for wrong in (text[:-4], text[4:], None, 3, "é", "", "ssh-ed25519 AAAA"):
+            assert not is_own({**facts, MARK: {**facts[MARK], field: wrong}}, None)
+    for wrong in (None, "0" * 64, [], {}):
+        assert not is_own({**facts, MARK: wrong}, None)
 
 
 def test_only_the_user_can_read_the_key(marker: Path) -> None:
     facts = facts_of()
     assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
-    assert len(key_file().read_bytes()) == 32
     key_file().chmod(0o640)
     with pytest.raises(UserError, match="chmod 600"):
         is_own(facts, None)
 
 
-def test_without_a_usable_key_the_run_is_not_marked(marker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_key_is_reported(marker: Path) -> None:
+    facts = facts_of()
+    key_file().write_bytes(bytes(32))
+    with pytest.raises(UserError, match=r"signing\.key' is damaged: restore it from a copy, or delete it"):
+        is_own(facts, None)
+
+
+def test_a_run_does_not_start_without_a_usable_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")
-    assert MARK not in facts_of()
+    with pytest.raises(UserError, match=r"the key that signs your runs cannot be written .* set XDG_CONFIG_HOME"):
+        api.run({**TABLES, "model": {"name": "mlp"}}, clients=2, workers=0, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_key_of_two_processes_is_the_same(marker: Path) -> None:
+    """Each links its key only if there is none."""
+    first = facts_of()
+    key = own_key()
+    assert is_own(first, None) and is_own(facts_of(), None) and own_key() == key

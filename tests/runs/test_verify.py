@@ -13,7 +13,7 @@ from fedwild import api
 from tests.conftest import Cli, Refused, contents, unfinish
 from tests.folders import flip_bit
 
-FILES = ("run.json", "config.toml", "splits.npz", "model.safetensors", "result.json", "events.jsonl")
+FILES = ("run.json", "config.toml", "splits.npz", "model.safetensors", "result.json", "manifest.json", "events.jsonl")
 
 
 def test_a_good_run_has_a_line_per_file(cli: Cli, finished: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_good_run_has_a_line_per_file(cli: Cli, finished: Path) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     lines = outcome.out.splitlines()
     assert all(line.startswith("good ") for line in lines[:-1])
-    assert lines[-1] == "8 files checked, all good"
+    assert lines[-1] == "9 files checked, all good"
     assert all(any(str(finished / file) in line for line in lines) for file in FILES)
     assert contents(finished) == before
 

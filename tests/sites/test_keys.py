@@ -15,7 +15,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from fedwild.core.errors import UserError
-from fedwild.sites.keys import check_certificates, check_site_key, make_keys, registered_keys
+from fedwild.sites.keys import check_certificates, make_keys
+from fedwild.sites.site_keys import check_site_key, registered_files
 from tests.conftest import Cli, Refused
 
 
@@ -34,7 +35,7 @@ def test_sites_public_key_matches_its_private_key(tmp_path: Path) -> None:
     private = load_ssh_private_key((tmp_path / "sites" / "hospital-a.key").read_bytes(), None)
     public = load_ssh_public_key((tmp_path / "sites" / "hospital-a.pub").read_bytes())
     assert private.public_key() == public
-    assert registered_keys(tmp_path) == {"hospital-a": tmp_path / "sites" / "hospital-a.pub"}
+    assert registered_files(tmp_path) == {"hospital-a": tmp_path / "sites" / "hospital-a.pub"}
 
 
 def test_only_the_owner_can_read_private_keys(tmp_path: Path) -> None:

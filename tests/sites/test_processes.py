@@ -143,8 +143,11 @@ def test_transport_fails_when_a_required_program_has_ended(tmp_path: Path) -> No
 
 def test_key_that_cannot_be_registered_is_named(tmp_path: Path) -> None:
     write_connection(tmp_path, "127.0.0.1:1", None)
-    (tmp_path / "damaged.pub").write_text("no key")
-    command = [sys.executable, "-m", "fedwild.sites.registration", "coordinator", "a", str(tmp_path / "damaged.pub")]
+    (tmp_path / "keys" / "sites").mkdir(parents=True)
+    (tmp_path / "keys" / "sites" / "a.pub").write_text("no key")
+    command = [sys.executable, "-m", "fedwild.sites.registration", "coordinator", str(tmp_path / "keys")]
     done = processes.run_program(command, tmp_path)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(f"key '{tmp_path / 'damaged.pub'}' cannot be registered: ")
+    assert done.stdout.splitlines()[-1].startswith(
+        f"key '{tmp_path / 'keys' / 'sites' / 'a.pub'}' cannot be registered: "
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fedwild.runs.events import read_events
 from fedwild.sites.keys import make_keys
 from fedwild.sites.processes import environment, free_port, is_reachable, run_program
 from fedwild.sites.site import SiteOptions, check_coordinator
+from fedwild.sites.site_keys import renew, revoke
 from fedwild.sites.superlink import write_connection
 from tests.sites.inprocess import site_files, tables
 from tests.sites.real import Program, Programs, fedwild, flower, have_ended, policy_file, running_programs, wait_until
@@ -69,16 +71,20 @@ def test_killed_coordinator_is_resumed_and_strangers_are_rejected(tmp_path: Path
         sites = {name: programs.site(name, files[name], address, *keys_of(tmp_path, name)) for name in ("a", "b")}
         programs.wait_until((tmp_path / "run" / "checkpoints" / "000001.safetensors").exists, "the first checkpoint")
         wait_for_end([*first.kill(), *sites["b"].kill()])
-        # All of them wait for the coordinator. The strangers are rejected long before b has done its part.
+        # All of them wait for the coordinator, which waits for b.
         strangers = start_strangers(programs, tmp_path, files["a"], address)
-        programs.site("b", files["b"], address, *keys_of(tmp_path, "b"), log="site-b-restarted")
         second = programs.start(fedwild("resume", "run"), "resumed")
         programs.wait_until(lambda: is_reachable("127.0.0.1", port), "the coordinator")
         assert_wrong_tls_is_rejected(tmp_path, files["a"], address)
         assert_only_sites_are_served(tmp_path, address)
         assert_strangers_are_rejected(*strangers)
+        assert_revoked_site_is_cut_off(tmp_path / "keys", second, strangers[1])
+        renew(tmp_path / "keys", ["b"], days=10)
+        second.wait_for("the key of b is registered")
+        restarted = programs.site("b", files["b"], address, *keys_of(tmp_path, "b"), log="site-b-restarted")
         wait_until((tmp_path / "run" / "result.json").exists, "the result")
         assert "its key is registered for 'c', but its --name is 'd'" in second.output()
+        assert "the coordinator says: warning: your key expires on" in restarted.output()
     assert [event["index"] for event in events_of(tmp_path / "run", "round")] == [0, 1]
     assert model_bytes(tmp_path / "run") == local_model(tmp_path, config)
 
@@ -87,13 +93,23 @@ def start_strangers(programs: Programs, folder: Path, data: Path, address: str) 
     """Start a site with a key that is not registered, and one with a key that is registered for another name."""
     other_key = ["--ca", folder / "keys" / "ca.pem", "--key", folder / "others" / "sites" / "mallory.key"]
     unregistered = programs.site("mallory", data, address, *other_key)
-    return unregistered, programs.site("d", data, address, *keys_of(folder, "c"))
+    # A copy, as a site has it: the coordinator deletes its own copy of a revoked key.
+    copy = shutil.copy(folder / "keys" / "sites" / "c.key", folder / "c.key")
+    return unregistered, programs.site("d", data, address, "--ca", folder / "keys" / "ca.pem", "--key", copy)
 
 
 def assert_strangers_are_rejected(unregistered: Program, other_name: Program) -> None:
     assert unregistered.exit_code() == 2
     assert "rejected this site" in unregistered.output()
     other_name.wait_for("rejected this site: its key is registered for 'c', but its --name is 'd'")
+
+
+def assert_revoked_site_is_cut_off(keys: Path, coordinator: Program, site: Program) -> None:
+    """The site has the key of c and is connected. The SuperLink drops it, and the proxy rejects its requests."""
+    site.wait_for("connected to")
+    revoke(keys, ["c"])
+    coordinator.wait_for("the key of c is not valid any more")
+    site.wait_for("its key is not registered")
 
 
 def assert_wrong_tls_is_rejected(folder: Path, data: Path, address: str) -> None:
