@@ -75,6 +75,7 @@ def sweep(
     rows: Annotated[str, option("KIND", "sets: a row per setting, over all seeds; runs: a row per run.")] = "sets",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the runs without running them.")] = False,
     report: Annotated[bool, typer.Option("--report", help="Also write report.html into each run folder.")] = False,
+    trust_code: options.TrustCode = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:

@@ -169,6 +169,6 @@ def needs_flower() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in {"flwr", "cryptography", "httpx", "h11"}:
+        if (error.name or "").partition(".")[0] not in {"flwr", "httpx", "h11"}:
             raise
         raise UserError(f"real sites need Flower ({error.name} is missing): pip install 'fedwild[flower]'.") from None

@@ -117,7 +117,7 @@ class Executor:
         self, job: Job, payload: Payload, client: Client | None, kept: bytes | None
     ) -> tuple[Payload, bytes]:
         """Return the reply to a step of a secure sum, and the secrets to keep."""
-        # Only runs with secure sums need the package cryptography.
+        # Only runs with secure sums need ciphers, which take time to import.
         from fedwild.engines.secure_jobs import take_step
 
         assert client is not None

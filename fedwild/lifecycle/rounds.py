@@ -87,7 +87,7 @@ class Federation:
         config = self.experiment.config
         if config.federation.secure == "no":
             return None
-        # Only these runs need the package cryptography.
+        # Only these runs need ciphers, which take time to import.
         from fedwild.lifecycle.secure_exchange import SecureExchange
 
         limit = config.engine.max_reply_mb * 1e6

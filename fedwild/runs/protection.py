@@ -37,8 +37,6 @@ def check_protection(method: Method, federation: FederationSettings, privacy: st
             f"federation.max_weight = {federation.max_weight:g} is not allowed with federation.secure = {secure!r}: "
             "the weights of single clients are not known. Use one of them."
         )
-    import fedwild.aggregation.secure.masks  # noqa: F401  (raises a UserError without the package)
-
     problems = obstacles(method)
     if secure == "required" and problems:
         name, reason = next(iter(problems.items()))

@@ -92,7 +92,7 @@ def list_keys(folder: Path) -> list[str]:
     """Return a line for each certificate and key: its name, and when it was created, expires and was revoked."""
     if not folder.is_dir():
         raise UserError(f"{str(folder)!r} is not a folder with keys: create one with `fedwild flower keys {folder}`.")
-    rows = []
+    rows: list[tuple[str, datetime.datetime | None, datetime.datetime | None, str]] = []
     for name in RENEWALS:
         if (folder / name).exists():
             what = repr(str(folder / name))

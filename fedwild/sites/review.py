@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,8 +15,10 @@ from fedwild.core.text import count
 from fedwild.data import ClassRoles, DataSettings
 from fedwild.models import build
 from fedwild.openset import FitScore
+from fedwild.runs.accountant import Mechanism, largest_epsilon
 from fedwild.runs.config import Config
 from fedwild.runs.experiment import check_embedding
+from fedwild.runs.privacy import planned_mechanisms
 from fedwild.sites.policy import COMPONENTS, Policy, allows
 
 
@@ -50,6 +53,34 @@ def check_config(policy: Policy, config: Config) -> None:
     if policy.require_secure_sums and secure != "required":
         raise Refused(f"federation.secure = {secure!r}", "require_secure_sums = true")
     check_numbers(policy, config.method.params.model_dump(), cls.traits.sends_embeddings)
+
+
+def check_privacy(policy: Policy, config: Config, method: Method, samples: int) -> None:
+    """Refuse a run with less differential privacy than the policy requires; `samples` are for training at this site.
+
+    The cost of the planned rounds is computed from the noise that this site adds, whatever epsilon the run claims.
+    """
+    privacy = config.privacy
+    if policy.require_privacy == "none" and not policy.max_epsilon:
+        return
+    needed = f"require_privacy = {policy.require_privacy!r}, max_epsilon = {policy.max_epsilon:g}"
+    if privacy.level == "none" or policy.require_privacy not in ("none", privacy.level):
+        raise Refused(f"privacy.level = {privacy.level!r}", needed)
+    if privacy.seed != "secret":
+        raise Refused(
+            f"privacy.seed = {privacy.seed!r}", "the noise must be secret, because the coordinator has the seed"
+        )
+    delta = 1.0 if privacy.delta is None else privacy.delta
+    # Without a limit below 1/n, a mechanism may publish one of n samples.
+    if delta > policy.max_delta or (privacy.level == "sample" and delta * samples >= 1):
+        raise Refused(
+            f"privacy.delta = {delta:g}", f"max_delta = {policy.max_delta:g}, and below 1/{samples} for samples"
+        )
+    plans = planned_mechanisms(privacy.level, method.phases(), config.federation.participation, [samples])
+    cost = largest_epsilon((Mechanism(rate, privacy.noise or 0.0, times) for rate, times in plans), delta)
+    limit = policy.max_epsilon * (1 + 1e-9) if policy.max_epsilon else math.inf
+    if cost > limit or math.isinf(cost):
+        raise Refused(f"a run that costs epsilon = {cost:.4g}", f"max_epsilon = {policy.max_epsilon:g}")
 
 
 def check_numbers(policy: Policy, settings: Mapping[str, Any], sends_embeddings: bool) -> None:

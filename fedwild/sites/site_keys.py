@@ -31,6 +31,7 @@ from fedwild.sites.expiry import now
 from fedwild.sites.key_files import NewFile, replace_all
 
 MAX_KEY_BYTES = 100_000
+DATES = ("created", "expires", "revoked")
 SITE_NAME = re.compile(r"[\w.+-]+")
 
 
@@ -122,7 +123,7 @@ def read_site_key(path: Path, name: str) -> SiteKey:
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise UserError(f"key {str(path)!r} cannot be registered: it is not on an elliptic curve (NIST).")
     dates = dict(word.split("=", 1) for word in comment if "=" in word)
-    known = {what: _date(dates[what], path) for what in ("created", "expires", "revoked") if what in dates}
+    known = {what: _date(text, path) for what, text in dates.items() if what in DATES}
     return SiteKey(name, path, key, known)
 
 

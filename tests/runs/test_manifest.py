@@ -155,7 +155,7 @@ def test_forged_manifest_is_refused(change: Callable[[dict[str, Any]], object], 
 
 def test_signature_of_a_run_folder_is_not_valid_for_a_manifest(finished: Path) -> None:
     """Content that is signed for one purpose cannot be used for another."""
-    table = {"files": {}}
+    table: dict[str, Any] = {"files": {}}
     assert signing.signer_of(PURPOSE, table, signing.sign("run 1", table)) is None
     assert signing.signer_of(PURPOSE, table, signing.sign(PURPOSE, table)) == signing.own_key()
 
@@ -173,8 +173,8 @@ def test_model_of_a_strangers_unfinished_run_is_refused(
 
 def test_states_of_clients_are_signed(tmp_path: Path, refused: Refused) -> None:
     """With a model per client, the state is part of the model."""
-    tables = {"data": {"name": "synthetic:8x8x1:4:80", "known": 3}, "method": {"name": "fedbn", "rounds": 1}}
-    run = api.run(tables, clients=2, workers=0, model="simple-cnn", partition="iid", out=tmp_path / "run").path
+    tables = {"data": {"name": "synthetic:8x8x1:4:80", "known": 3}, "method": {"name": "fedproto", "rounds": 1}}
+    run = api.run(tables, clients=2, workers=0, model="mlp", partition="iid", out=tmp_path / "run").path
     states = {str(path.relative_to(run)) for path in (run / "clients").rglob("*.safetensors")}
     manifest = read_manifest(run)
     assert manifest is not None and states == {name for name in manifest.files if name.startswith("clients/")}

@@ -13,6 +13,7 @@ import pytest
 
 from fedwild import api
 from fedwild.core.errors import UserError
+from fedwild.core.toml import dump_toml
 from fedwild.runs.folder import RunFolder
 from fedwild.runs.ownership import MARK, is_own, mark
 from fedwild.runs.signing import key_file, own_key, read_public, trust
@@ -140,6 +141,16 @@ def test_a_run_may_start_from_a_foreign_run_with_the_network_that_it_names_itsel
     trust("colleague", read_public(key_file().with_name("others-signing.pub")))
     run = api.run(TABLES, clients=2, workers=0, rounds=1, start_from=foreign, out=tmp_path / "next")
     assert run.metrics
+
+
+def test_a_sweep_may_start_from_a_foreign_run_with_trust_code(
+    foreign: Path, cli: Cli, refused: Refused, tmp_path: Path
+) -> None:
+    config = {**TABLES, "federation": {"clients": 2, "start_from": str(foreign)}}
+    (tmp_path / "my.toml").write_text(dump_toml(config))
+    command = ["sweep", "my.toml", "--grid", "method.lr=0.1,0.2", "--dry-run", "--quiet"]
+    assert "is signed with a key that you do not trust" in refused(*command)
+    assert cli(*command, "--trust-code").code == 0
 
 
 def popen(folder: Path, marker: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from fedwild.aggregation import Aggregation
 from fedwild.contract import Reply
-from fedwild.core.errors import UserError
 from fedwild.runs.protection import protection_notes
 from tests.conftest import TINY, Cli, Refused
 from tests.methods.by_hand import method_of
@@ -64,14 +62,6 @@ def test_privacy_that_counts_single_replies_is_refused(refused: Refused) -> None
 def test_wrong_settings_are_refused(setting: str, refused: Refused) -> None:
     key, _, value = setting.partition("=")
     assert f"error: federation.{key} = " in refused("run", *TINY, "--set", f"federation.{key}={value}")
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
-    monkeypatch.delitem(sys.modules, "fedwild.aggregation.secure.masks", raising=False)
-    with pytest.raises(UserError, match=r"needs the package cryptography: pip install 'fedwild\[secure\]'"):
-        method_of("fedavg", federation={"secure": "required"})
-    assert method_of("fedavg").name == "fedavg"
 
 
 def notes(method: str, secure: str = "where-possible", **tables: Any) -> list[str]:

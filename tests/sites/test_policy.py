@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from fedwild.core.errors import UserError
 from fedwild.core.payload import Payload
+from fedwild.runs.accountant import Mechanism, epsilon_of
 from fedwild.runs.components import KINDS
 from fedwild.sites.audit_check import check_log
 from fedwild.sites.envelope import Envelope
@@ -237,6 +239,8 @@ def test_too_few_validation_samples_stay_at_the_site(honest: dict[str, Envelope]
         (Policy(scores=["mls"]), "score.name = 'msp' is refused"),
         (Policy(aggregations=["median"]), "aggregation.name = 'mean' is refused"),
         (Policy(require_secure_sums=True), "federation.secure = 'no' is refused"),
+        (Policy(require_privacy="sample"), "privacy.level = 'none' is refused"),
+        (Policy(max_epsilon=8.0), "privacy.level = 'none' is refused"),
         (Policy(max_rounds=1), "method.rounds = 2 is refused"),
         (Policy(max_parameters=100), "parameters is refused"),
         (Policy(max_classes=2), "classes is refused"),
@@ -249,6 +253,49 @@ def test_a_policy_refuses_what_it_does_not_allow(
     file = saved(tmp_path / "a.npz", images(ANIMALS, 0, train=40, test=10))
     reply = site_server("a", file, tmp_path, policy).answer(honest["local"])
     assert reply.head["kind"] == "rejected" and problem in reply.head["reason"]
+
+
+PRIVATE: dict[str, Any] = {"level": "sample", "noise": 1.0, "delta": 1e-3, "seed": "secret"}
+
+
+def private_answer(request: Envelope, policy: Policy, folder: Path, **privacy: Any) -> dict[str, Any]:
+    """Return the head of a site's answer to a run with sample-level privacy, with these changes."""
+    file = saved(folder / "a.npz", images(ANIMALS, 0, train=40, test=10))
+    job = changed(request, ("setup.config.privacy", {**PRIVATE, **privacy}))
+    return site_server("a", file, folder, policy).answer(job).head
+
+
+def test_max_epsilon_is_the_cost_of_the_noise_that_the_site_adds(honest: dict[str, Envelope], tmp_path: Path) -> None:
+    """Three classes of 40 samples, of which a tenth is for validation; 2 rounds of 1 epoch, batches of 8."""
+    samples = 3 * 36
+    steps, rate = 2 * math.ceil(samples / 8), 8 / samples
+    cost = epsilon_of([Mechanism(rate, 1.0, steps)], 1e-3)
+    assert private_answer(honest["local"], Policy(max_epsilon=cost * 1.001), tmp_path)["kind"] == "answer"
+    (tmp_path / "other").mkdir()
+    refusal = private_answer(honest["local"], Policy(max_epsilon=cost * 0.999), tmp_path / "other")
+    assert refusal["reason"] == f"a run that costs epsilon = {cost:.4g} is refused by the policy of this site"
+
+
+@pytest.mark.parametrize(
+    ("policy", "privacy", "problem"),
+    [
+        # A claim of epsilon without noise.
+        (Policy(max_epsilon=8.0), {"noise": None, "epsilon": 1.0}, "a run that costs epsilon = inf is refused"),
+        (Policy(max_epsilon=8.0), {"noise": 0.0}, "a run that costs epsilon = inf is refused"),
+        (Policy(require_privacy="sample"), {"noise": 0.0}, "a run that costs epsilon = inf is refused"),
+        # Noise that the coordinator knows.
+        (Policy(max_epsilon=8.0), {"seed": "run"}, "privacy.seed = 'run' is refused"),
+        (Policy(require_privacy="sample"), {"seed": "run"}, "privacy.seed = 'run' is refused"),
+        (Policy(max_epsilon=8.0), {"delta": 0.5}, "privacy.delta = 0.5 is refused"),
+        (Policy(max_epsilon=8.0, max_delta=1e-5), {}, "privacy.delta = 0.001 is refused"),
+        (Policy(max_epsilon=8.0), {"delta": None}, "privacy.delta = 1 is refused"),
+        (Policy(require_privacy="client"), {}, "privacy.level = 'sample' is refused"),
+    ],
+)
+def test_privacy_that_does_not_protect_is_refused(
+    policy: Policy, privacy: dict[str, Any], problem: str, honest: dict[str, Envelope], tmp_path: Path
+) -> None:
+    assert problem in private_answer(honest["local"], policy, tmp_path, **privacy)["reason"]
 
 
 @pytest.mark.parametrize(("name", "policy"), [("gains", Policy(welcome=False)), ("gal", Policy(discovery=False))])
