@@ -211,6 +211,9 @@ class RunFolder:
     def changing(self, model: Payload, result: dict[str, Any]) -> Iterator[None]:
         """Sign a new model and a new result before they are written, beside the old ones, and alone afterwards."""
         old, new = self._digests(), self._digests(model, result)
+        if old == new:
+            yield
+            return
         write_manifest(self.path, {name: sorted({*old[name], *new[name]}) for name in new})
         yield
         write_manifest(self.path, new)

@@ -39,7 +39,9 @@ def check_sweep(sweep: Sweep, record: Record, work: WorkDisplay | None = None) -
     def check(item: Combination) -> None:
         if work is not None:
             work.show("checking combinations", places[item.label], len(todo))
-        prepare(todo[item.label].planned.config, progress=work.download if work is not None else None)
+        experiment = prepare(todo[item.label].planned.config, progress=work.download if work is not None else None)
+        # The model to start from is read on demand.
+        _ = experiment.initial
 
     each_checked([run.combination for run in todo.values()], check)
 
