@@ -60,8 +60,12 @@ class Policy(Settings):
     require_privacy: Literal["none", "client", "sample"] = Field(
         "none", description="the level of differential privacy that a run must have, with secret noise"
     )
-    max_epsilon: float = Field(0.0, ge=0, description="largest epsilon that the planned rounds may cost this site; 0: no limit")
-    max_delta: float = Field(1.0, gt=0, le=1, description="largest delta of differential privacy, if a run has or needs it")
+    max_epsilon: float = Field(
+        0.0, ge=0, description="largest epsilon that the planned rounds may cost this site; 0: no limit"
+    )
+    max_delta: float = Field(
+        1.0, gt=0, le=1, description="largest delta of differential privacy, if a run has or needs it"
+    )
     max_rounds: int = Field(1000, ge=1, description="largest number of rounds of a run")
     max_epochs: int = Field(1000, ge=1, description="largest number of training epochs in a round")
     min_batch_size: int = Field(8, ge=1, description="smallest batch: the weights reveal single samples")
