@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -18,6 +19,7 @@ from fedwild.core.payload import Payload
 from fedwild.core.seal import digest_of, open_json, seal_json
 from fedwild.data.npz import pack_json, read_npz, unpack_json, write_npz
 from fedwild.runs.events import checked_line
+from fedwild.runs.folder import RunFolder
 
 JSON_VALUES: dict[str, Any] = {
     "null": None,
@@ -264,7 +266,10 @@ def forged_configs() -> Iterator[Damage]:
 
 
 def copy_damaged(run: Path, target: Path, damage: Damage) -> Path:
-    """Copy a run and damage the copy."""
+    """Copy a run and damage the copy. A forged copy is signed: otherwise nothing but its signature would be checked."""
     shutil.copytree(run, target)
     damage.apply(target / damage.file)
+    if damage.forged and (target / "result.json").exists():
+        with contextlib.suppress(Exception):
+            RunFolder(target).sign()
     return target

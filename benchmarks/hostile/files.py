@@ -48,6 +48,7 @@ SOMETIMES = (
     ("welcome", "RUN", "--client", "NEWCOMER", "--workers", "0", "--rounds", "1", "--no-report", "--quiet"),
 )
 """Each damaged folder is opened by all commands of the first list and by two of the second, in turn."""
+JSON_FILES = ("run.json", "result.json", "manifest.json", "events.jsonl")
 CLOSED: dict[str, Any] = {
     "data": {"name": "synthetic:8x8x1:4:80", "known": 3},
     "model": {"name": "mlp", "hidden": [4]},
@@ -87,6 +88,8 @@ def run(folder: Path, quick: bool = False) -> Tally:
     """Try every damage on a finished run, an unfinished one and one that discovered a class."""
     tally, turn = Tally(), 0
     os.chdir(folder)
+    # Not the user's own key.
+    os.environ["XDG_CONFIG_HOME"] = str(folder / "config")
     make_inputs()
     finished = api.run(CLOSED, clients=2, workers=0, out=folder / "finished").path
     bases = [Base(finished, answers(finished), model_of(finished)), unfinished(folder, finished)]
@@ -207,7 +210,7 @@ def is_allowed(damage: Damage) -> bool:
     """Whether a damaged run is a run that fedwild may have left: one without a result, or with another [engine]."""
     is_gone = damage.name in ("deleted", "a dangling link") and damage.file == "result.json"
     # The last byte of these files is the end of a line, which has no meaning.
-    is_line_end = damage.name == "one byte short" and damage.file in ("run.json", "result.json", "events.jsonl")
+    is_line_end = damage.name == "one byte short" and damage.file in JSON_FILES
     return damage.file == "config.toml" or is_gone or is_line_end
 
 

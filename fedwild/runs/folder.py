@@ -49,7 +49,7 @@ from fedwild.runs.checkpoints import Checkpoints, read_server, states_of
 from fedwild.runs.events import read_events, without_nan
 from fedwild.runs.format import FORMAT
 from fedwild.runs.json_files import read_facts, read_file, read_result
-from fedwild.runs.manifest import check_signed, digest_of_file, write_manifest
+from fedwild.runs.manifest import Digest, check_signed, digest_of_bytes, digest_of_file, write_manifest
 from fedwild.runs.ownership import check_maker
 from fedwild.runs.records import ServerRecord
 
@@ -214,16 +214,18 @@ class RunFolder:
         if old == new:
             yield
             return
-        write_manifest(self.path, {name: sorted({*old[name], *new[name]}) for name in new})
+        write_manifest(self.path, {name: [*old[name], *new[name]] for name in new})
         yield
         write_manifest(self.path, new)
 
-    def _digests(self, model: Payload | None = None, result: dict[str, Any] | None = None) -> dict[str, list[str]]:
+    def _digests(self, model: Payload | None = None, result: dict[str, Any] | None = None) -> dict[str, list[Digest]]:
         """Return the digests of the files that are signed; those of `model` and `result` instead of their files."""
         files = {"run.json": digest_of_file(self.path / "run.json")}
-        files[self.model.name] = digest_of_file(self.model) if model is None else digest_of([model.encode(sealed=True)])
+        files[self.model.name] = (
+            digest_of_file(self.model) if model is None else digest_of_bytes(model.encode(sealed=True))
+        )
         path = self.path / "result.json"
-        files[path.name] = digest_of_file(path) if result is None else digest_of([_result_bytes(result)])
+        files[path.name] = digest_of_file(path) if result is None else digest_of_bytes(_result_bytes(result))
         if self.keeps_states:
             states = states_of(self.checkpoints.newest()[0])
             files |= {name: digest_of_file(self.path / name) for name in state_files(states)}

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedwild.core.errors import UserError
-from fedwild.core.seal import open_json, seal_json
+from fedwild.core.seal import digest_of, open_json, seal_json
 from fedwild.core.storage import open_regular, read_regular, write_atomically
 from fedwild.core.version import __version__
 from fedwild.runs.signing import fingerprint, sign, signer_of, standing
@@ -25,17 +26,20 @@ SIGNED = ("run.json", "model.safetensors", "result.json")
 """The files that every manifest names. Methods with a model per client have the clients' states, too."""
 PURPOSE, SIGNED_BY = "manifest 1", "signed_by"
 MAX_BYTES = 100_000_000
+MAX_FILE_BYTES = 2**36
+Digest = dict[str, Any]
+"""The `sha256` and the number of `bytes` of a file."""
 
 
 @dataclass(frozen=True)
 class Manifest:
     """The digests of a run's files, and the public key of who signed them."""
 
-    files: Mapping[str, list[str]]
+    files: Mapping[str, list[Digest]]
     signer: str
 
 
-def write_manifest(folder: Path, files: Mapping[str, list[str]]) -> None:
+def write_manifest(folder: Path, files: Mapping[str, list[Digest]]) -> None:
     """Sign these digests of a run's files as the user."""
     time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     table = {"fedwild": __version__, "time": time, "files": dict(files)}
@@ -81,17 +85,34 @@ def check_signed(folder: Path, names: Iterable[str], anybody: bool = False) -> N
             f"owner confirms this fingerprint over another channel, run `fedwild trust {folder}`."
         )
     for name in names:
-        if digest_of_file(folder / name) not in manifest.files.get(name, []):
+        if not _is_one_of(folder / name, manifest.files.get(name, [])):
             raise UserError(
                 f"{str(folder / name)!r} is not the file that was signed: restore it from a copy, or, if you changed "
                 f"it yourself, sign it again: `fedwild sign {folder}`."
             )
 
 
-def digest_of_file(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+def digest_of_bytes(data: bytes) -> Digest:
+    return {"sha256": digest_of([data]), "bytes": len(data)}
+
+
+def digest_of_file(path: Path) -> Digest:
+    """Return the SHA-256 and the size of a file."""
     try:
         with open_regular(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_FILE_BYTES:
+                raise OSError(None, f"it has {size} bytes, and at most {MAX_FILE_BYTES} are allowed")
+            return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": size}
     except OSError as error:
         raise UserError(f"{str(path)!r} cannot be read: {error.strerror or error}.") from None
+
+
+def _is_one_of(path: Path, digests: list[Digest]) -> bool:
+    """Whether a file has one of these digests. A file of another size is not read: it may be a terabyte."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise UserError(f"{str(path)!r} cannot be read: {error.strerror or error}.") from None
+    sizes = [digest.get("bytes") for digest in digests if isinstance(digest, dict)]
+    return size in sizes and digest_of_file(path) in digests

@@ -124,7 +124,7 @@ def _manifest(folder: RunFolder) -> str:
     """Check the signature and every file that was signed, and say who signed."""
     manifest = read_manifest(folder.path)
     if manifest is None:
-        return "missing, so the run is not signed"
+        raise ValueError("it is missing, so nobody has signed the run")
     check_signed(folder.path, {*SIGNED, *manifest.files}, anybody=True)
     key, who = fingerprint(manifest.signer), standing(manifest.signer)
     return f"signed by {who} ({key})" if who else f"signed with a key that you do not trust ({key})"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -16,7 +18,6 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from fedwild import api
 from fedwild.core.errors import UserError
-from fedwild.core.seal import digest_of
 from fedwild.runs import signing
 from fedwild.runs.folder import RunFolder
 from fedwild.runs.manifest import PURPOSE, SIGNED_BY, read_manifest
@@ -43,10 +44,12 @@ def stranger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], st
 
 
 def test_manifest_has_the_digests_and_a_signature_that_others_can_check(finished: Path) -> None:
-    """Checked here without any function of fedwild but the digest of bytes."""
+    """Checked here without any function of fedwild."""
     table = read_json(finished / "manifest.json")
     assert table["files"] == {
-        name: [digest_of([(finished / name).read_bytes()])] for name in ("run.json", "model.safetensors", "result.json")
+        name: [{"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}]
+        for name in ("run.json", "model.safetensors", "result.json")
+        for data in [(finished / name).read_bytes()]
     }
     signed = table.pop(SIGNED_BY)
     key: Any = load_ssh_public_key(signed["key"].encode())
@@ -93,6 +96,18 @@ def test_key_of_a_run_can_be_trusted(finished: Path, image: Path, stranger: Call
     assert cli("predict", finished, image).code == 0
 
 
+def test_file_of_another_size_is_not_read(tmp_path: Path) -> None:
+    """A sparse terabyte would take hours."""
+    tables = {"data": {"name": "synthetic:8x8x1:4:80", "known": 3}, "method": {"name": "fedproto", "rounds": 1}}
+    run = api.run(tables, clients=2, workers=0, model="mlp", partition="iid", out=tmp_path / "run").path
+    state = next((run / "clients" / "client-00").iterdir())
+    os.truncate(state, 10**12)
+    with pytest.raises(UserError, match="is not the file that was signed"):
+        api.Run(run).evaluate(workers=0)
+    with pytest.raises(UserError, match="it has 1000000000000 bytes"):
+        RunFolder(run).sign()
+
+
 @pytest.mark.parametrize("file", ["model.safetensors", "run.json"])
 def test_file_that_is_replaced_with_right_digests_is_refused(
     file: str, finished: Path, image: Path, refused: Refused, cli: Cli
@@ -121,7 +136,7 @@ def test_run_without_a_manifest_is_refused_until_signed(
 ) -> None:
     (finished / "manifest.json").unlink()
     assert "has no manifest.json, so nobody vouches for its model" in refused("predict", finished, image)
-    assert "manifest.json: missing, so the run is not signed" in cli("verify", finished).out
+    assert "manifest.json: damaged: it is missing, so nobody has signed the run" in cli("verify", finished).out
     assert cli("sign", finished).out.startswith(f"{finished} is signed with your key (SHA256:")
     assert cli("predict", finished, image).code == 0
 
