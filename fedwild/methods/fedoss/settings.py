@@ -24,7 +24,7 @@ class TrainingSettings(RoundTraining):
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="optimiser of pre-training, reset every round")
     lr: float = Field(0.02, gt=0, description="learning rate during pre-training")
     rounds: int = Field(100, ge=0, description="rounds of pre-training")
-    halve_after: int = Field(25, ge=1, description="halve the learning rate each time after this number of pre-training rounds")
+    halve_after: int = Field(25, ge=1, description="pre-training rounds between two halvings of the learning rate")
     pretrain_outputs: Literal["known", "all"] = Field(
         "known", description="outputs in the loss of pre-training: the K known classes, or all K + 1"
     )
