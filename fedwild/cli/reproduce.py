@@ -39,13 +39,16 @@ def reproduce(
         bool, typer.Option("--dry-run", help="Show the runs and the table so far without running anything.")
     ] = False,
     out_folder: Annotated[Path, option("DIR", "Folder for the runs.", "--runs")] = Path("runs/reproduce"),
-    files: options.Files = None,
+    files: Annotated[
+        list[Path] | None,
+        option("FILE", "Also write the table (.html, .csv, .tex, .md) or draw a figure (.png, .svg, .pdf).", "--out"),
+    ] = None,
     settings: options.Settings = None,
     workers: options.Workers = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Reproduce a table of one of the five papers.
+    """Reproduce a table, or a figure, of one of the five papers.
 
     Our figures are shown beside the paper's. All cells that can be run here are run with the paper's settings, each
     distinct run once. This can take long: use --dry-run first, choose cells with --only, or shorten the runs with
@@ -60,18 +63,20 @@ def reproduce(
       fedwild reproduce fedov/table1 --only data=mnist,partition=c2 --scale 0.1
 
       fedwild reproduce gains/table1 --seeds 0,1,2 --out gains.md
+
+      fedwild reproduce fedov/figure5 --only partition=c2 --scale 0.1 --out figure5.png
     """
     from fedwild.results import papers
-    from fedwild.results.reproduction import outcomes_of, plan, result_table
-    from fedwild.results.tables.formats import format_of
+    from fedwild.results.pictures.drawing import write_figure
+    from fedwild.results.reproduction import curves, outcomes_of, plan, result_table
 
-    for file in files or []:
-        format_of(file)
+    pictures, tables = files_of(files or [])
     if listing:
+        options.reject_options({"--out": str(pictures[0]) if pictures else None}, "with --list")
         of_runs = {"--scale": scale, "--seeds": seeds, "--set": settings, "--workers": workers}
         options.reject_options({**of_runs, "--stand-in": stand_in, "--dry-run": dry_run}, "with --list")
         options.reject_options({"--only": only if name is None else None}, "without TABLE")
-        options.write_files(show_list(name, only, as_json), files or [], quiet=as_json)
+        options.write_files(show_list(name, only, as_json), tables, quiet=as_json)
         return
     if name is None:
         raise UserError("TABLE is missing: see `fedwild reproduce --list`.")
@@ -81,16 +86,36 @@ def reproduce(
     if not todo.runs:
         waits = "; ".join(f"{reason} ({count(cells, 'cell')})" for reason, cells in todo.reasons.items())
         raise UserError(f"{table.name}: none of the chosen cells can be run here. They wait for {waits}.")
+    if pictures:
+        curves.curves_of(todo)
     failures = {} if dry_run else run_all(todo, out_folder, processes, quiet)
     outcomes = outcomes_of(todo, failures)
     shown = result_table(todo, outcomes)
     show(todo, outcomes, shown, failures, dry_run, as_json)
     # After printing the table, so that it is not lost if a file cannot be written.
-    options.write_files(shown, files or [], quiet=as_json)
+    options.write_files(shown, tables, quiet=as_json)
+    for file in pictures:
+        write_figure(curves.draw(todo, outcomes), file)
+        if not as_json:
+            options.say(f"picture written to {file}")
     for label, problem in failures.items():
         print_warning(f"failed: {label}: {problem}")
     if failures:
         raise typer.Exit(1)
+
+
+def files_of(files: list[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the pictures and the tables to write, all checked before anything is run."""
+    from fedwild.results.pictures.drawing import METADATA, check_drawable
+    from fedwild.results.tables.formats import format_of
+
+    pictures = [file for file in files if file.suffix.lower().removeprefix(".") in METADATA]
+    tables = [file for file in files if file not in pictures]
+    for file in pictures:
+        check_drawable(file)
+    for file in tables:
+        format_of(file)
+    return pictures, tables
 
 
 def run_all(todo: Plan, folder: Path, workers: int | None, quiet: bool) -> dict[str, UserError]:

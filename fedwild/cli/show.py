@@ -181,6 +181,10 @@ def show_features(
     samples: Annotated[Number, option("N", "Test samples, drawn at random (1500).")] = None,
     seed: Annotated[Number, option("N", "Same seed, same samples and same picture (0).")] = None,
     client: options.OwnClient = None,
+    member: Annotated[Words, option("NAME", "Of an ensemble: the client whose network to show.")] = None,
+    outliers: Annotated[
+        bool, typer.Option("--outliers", help="With --member: also show outliers that the network trained on.")
+    ] = False,
     picture: Picture = Path("features.png"),
     workers: options.Workers = None,
     trust_code: options.TrustCode = False,
@@ -194,8 +198,9 @@ def show_features(
     of known and unknown is therefore measured in the embedding space: the share of a sample's ten nearest neighbours
     that are known if it is known, or unknown if it is unknown. The mean is next to each class's name.
 
-    The run's data must be on this machine. The run need not be finished. An ensemble has no common embedding space, so
-    it has no map.
+    The run's data must be on this machine. The run need not be finished. An ensemble has no common embedding space:
+    choose one of its networks with --member, or show its distilled student. A member knows only the classes of its
+    client's training samples; all others count as unknown, and it answers with the largest of its outputs.
 
     With --json, `points`, `true` and `answers` have an entry for each sample, and `neighbours` has the shares by
     class, for all known and all unknown samples, and what they would be by chance.
@@ -205,6 +210,8 @@ def show_features(
       fedwild show features runs/fedavg-digits-001
 
       fedwild show features runs/fedavg-digits-001 --samples 500 --seed 3 --out map.svg --json
+
+      fedwild show features runs/fedov-digits-001 --member client-03 --outliers
     """
     from fedwild.api import Run
     from fedwild.results.pictures.drawing import check_drawable, write_figure
@@ -213,8 +220,13 @@ def show_features(
     check_drawable(picture)
     count = options.number("--samples", samples, SAMPLES, range(MIN_SAMPLES, 100_001))
     draws = options.number("--seed", seed, 0, range(2**63))
+    if member is None:
+        options.reject_options({"--outliers": outliers}, "without --member")
+    else:
+        options.reject_options({"--client": client}, "with --member")
+    processes = options.whole(workers)
     with options.working(quiet) as work:
-        features = feature_figures(Run(folder), count, draws, client, options.whole(workers), on_progress=work.show)
+        features = feature_figures(Run(folder), count, draws, client, processes, work.show, member, outliers)
         write_figure(draw(features), picture)
     report_picture(features.described(), picture, as_json)
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fedwild.core.errors import UserError
+from fedwild.models import Network
 
 
 class Prediction(NamedTuple):
@@ -40,10 +41,16 @@ class Outcome:
 class Predictor(ABC):
     """Gives logits and unknown scores. A score above the threshold means UNKNOWN."""
 
+    members: Mapping[str, Network] = MappingProxyType({})
+    """The networks of an ensemble, by client; empty if one network answers."""
+
     @abstractmethod
     def predict(self, x: Tensor) -> Prediction:
         """Return logits and unknown scores for a batch x (n, *input_shape), in evaluation mode."""
 
     def embed(self, x: Tensor) -> Tensor:
         """Return the embeddings (n, d) of a batch, the input of the head. An ensemble has no common embedding."""
-        raise UserError(f"{type(self).__name__} does not answer with one network, so it has no common embedding.")
+        raise UserError(
+            f"{type(self).__name__} does not answer with one network, so it has no common embedding. "
+            "Choose one of its members, or distil it."
+        )

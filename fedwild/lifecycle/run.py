@@ -17,7 +17,7 @@ from torch import Tensor
 from fedwild.contract import EVERYONE, Answering, Client, Outcome, Payload, Predictor, Record, Rng, Server, Task
 from fedwild.contract.engine import Job
 from fedwild.core.classes import ClassEntry
-from fedwild.core.errors import BadReply, UserError
+from fedwild.core.errors import BadReply, UserError, unknown_name
 from fedwild.core.temporary import temporary_folder
 from fedwild.core.toml import read_toml
 from fedwild.core.trust import is_code_trusted
@@ -30,6 +30,7 @@ from fedwild.evaluation.inference import embed
 from fedwild.evaluation.progress import OnProgress, ignore_progress, with_progress
 from fedwild.lifecycle import name as naming
 from fedwild.lifecycle.model import NO_REFERENCE, Answers, Model, move_thresholds
+from fedwild.models import Network
 from fedwild.openset import UNKNOWN
 from fedwild.runs.at_sites import restore_sites
 from fedwild.runs.checkpoints import read_state, states_of
@@ -210,11 +211,11 @@ class Run:
         move_thresholds(server, accept, threshold)
         limit = server.thresholds.get(whose, float("inf"))
         reference = server.references.get(whose, NO_REFERENCE)
-        return Model(predictor, server.classes.names, limit, reference, self._samples, self.task.device)
+        return Model(predictor, server.classes.names, limit, reference, self.samples, self.task.device)
 
     def embed(self, x: Tensor | np.ndarray, client: str | None = None) -> Tensor:
         """Return the embeddings (n, d) of inputs as for `predict`, for methods that answer with one network."""
-        samples = self._samples(x)
+        samples = self.samples(x)
         if not len(samples):
             raise UserError("No inputs: at least one is needed to compute embeddings.")
         _, predictor = self._predictor(self.server(), client)
@@ -229,6 +230,20 @@ class Run:
         owner = self._owner(answering, server, client)
         with self._fitting():
             return answering, answering.predictor(owner)
+
+    def member(self, name: str) -> Network:
+        """Return the network of one client of an ensemble, in evaluation mode."""
+        server, method = self.server(), self.config.method.name
+        answering = self._answering(server)
+        if answering.personal:
+            raise UserError(f"member = {name!r} is not allowed: method {method!r} has a model per client; use client.")
+        with self._fitting():
+            members = answering.predictor(None).members
+        if not members:
+            raise UserError(f"member = {name!r} is not allowed: method {method!r} answers with one network.")
+        if name not in members:
+            raise unknown_name("member", name, members)
+        return members[name]
 
     def _answering(self, server: Server) -> Answering:
         with self._fitting():
@@ -247,7 +262,7 @@ class Run:
         job = Job("local", server.step, "", name, server.classes.names)
         return executor.client(job, self.state_of(name))
 
-    def _samples(self, x: Tensor | np.ndarray) -> Samples:
+    def samples(self, x: Tensor | np.ndarray) -> Samples:
         """Return inputs as the run's data set would hold them, without labels."""
         x = torch.as_tensor(x)
         if tuple(x.shape[1:]) != self.input_shape:

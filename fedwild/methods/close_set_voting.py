@@ -23,7 +23,7 @@ class CloseSetVoting(OneShot):
     def answers(self, server: Server) -> Answering:
         """The votes of all clients with training samples."""
         classes = len(server.classes)
-        return Answering(lambda _: Vote(list(self.voters(server).values()), classes, self.score), server.clients)
+        return Answering(lambda _: Vote(self.voters(server), classes, self.score), server.clients)
 
 
 @METHODS.add("distilled-close-set")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import torch
@@ -50,8 +50,8 @@ class ScoredModel(Predictor):
 class Vote(Predictor):
     """The mean of several networks' class probabilities; the unknown score is the mean of theirs."""
 
-    def __init__(self, models: Sequence[Network], classes: int, score: Score) -> None:
-        self.models = [model.eval() for model in models]
+    def __init__(self, members: Mapping[str, Network], classes: int, score: Score) -> None:
+        self.members = {client: model.eval() for client, model in members.items()}
         self.classes = classes
         self.score = score
 
@@ -59,11 +59,11 @@ class Vote(Predictor):
     def predict(self, x: Tensor) -> Prediction:
         votes = x.new_zeros(len(x), self.classes)
         unknown = x.new_zeros(len(x), dtype=torch.float64)
-        for model in self.models:
+        for model in self.members.values():
             outputs, scores = unknown_scores(model, x, self.classes, self.score)
             votes += outputs[:, : self.classes].softmax(dim=1)
             unknown += scores
-        count = max(1, len(self.models))
+        count = max(1, len(self.members))
         # The smallest normal number keeps the logarithm finite if no model gives a class any probability.
         tiny = torch.finfo(votes.dtype).tiny
         return Prediction((votes / count).clamp_min(tiny).log(), unknown / count)

@@ -95,7 +95,7 @@ def test_a_vote_is_the_mean_of_probabilities_and_of_unknown_scores(data: Any) ->
     models = [task.build(2, Rng(seed)) for seed in range(3)]
     score = SCORES.make("energy")
     x = torch.rand(7, 1, 8, 8)
-    answer = Vote(models, 2, score).predict(x)
+    answer = Vote(dict(zip("abc", models, strict=True)), 2, score).predict(x)
     single = [ScoredModel(model, 2, score).predict(x) for model in models]
     expected = torch.stack([one.logits.softmax(1) for one in single]).mean(0)
     assert torch.allclose(answer.logits.softmax(1), expected, atol=1e-6)

@@ -25,6 +25,6 @@ def test_the_prediction_is_the_head_applied_to_the_embedding() -> None:
 
 
 def test_an_ensemble_has_no_common_embedding() -> None:
-    models = [Task((6,), "mlp").build(3, Rng(seed)) for seed in (0, 1)]
-    with pytest.raises(UserError, match=r"^Vote does not answer with one network, so it has no common embedding\.$"):
-        Vote(models, 3, SCORES.make("msp")).embed(torch.zeros(2, 6))
+    members = {name: Task((6,), "mlp").build(3, Rng(seed)) for seed, name in enumerate("ab")}
+    with pytest.raises(UserError, match=r"^Vote does not answer with one network, so it has no common embedding\."):
+        Vote(members, 3, SCORES.make("msp")).embed(torch.zeros(2, 6))

@@ -8,7 +8,7 @@ corrects the weakness that its Appendix A.3 names, see `fedwild/methods/fedov/vo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -97,7 +97,7 @@ class FedOV(OneShot):
         def predictor(client: Client | None) -> Predictor:
             voters, members = self.voters(server), server.state.subgroups("calibrations")
             calibrations = [Calibration(**members[name]) for name in voters]
-            return OpenVote(list(voters.values()), calibrations, len(server.classes), self.params)
+            return OpenVote(voters, calibrations, len(server.classes), self.params)
 
         return Answering(predictor, server.clients, threshold=self.params.threshold)
 
@@ -122,23 +122,23 @@ class OpenVote(Predictor):
 
     def __init__(
         self,
-        models: Sequence[Network],
+        members: Mapping[str, Network],
         calibrations: Sequence[Calibration],
         classes: int,
         settings: FedOV.Params,
     ) -> None:
-        self.models = [model.eval() for model in models]
+        self.members = {client: model.eval() for client, model in members.items()}
         self.calibrations = list(calibrations)
         self.classes = classes
         self.settings = settings
         voting = settings.voting
-        self.counted = min(voting, len(models)) if isinstance(voting, int) else len(models)
+        self.counted = min(voting, len(members)) if isinstance(voting, int) else len(members)
 
     @torch.inference_mode()
     def predict(self, x: Tensor) -> Prediction:
-        if not self.models:
+        if not self.members:
             return Prediction(x.new_zeros(len(x), self.classes), x.new_zeros(len(x), dtype=torch.float64))
-        outputs = stacked_outputs(self.models, x).double()
+        outputs = stacked_outputs(list(self.members.values()), x).double()
         calibrated = calibrated_votes(outputs, stack_calibrations(self.calibrations))
         votes, unknown = confident_votes(outputs)
         details = {

@@ -7,7 +7,7 @@ for cell in table.cells:
     print(cell.keys["method"], cell.value, cell.waiting or cell.settings)
 """
 
-from fedwild.results.papers.cells import Cell, Measure, Paper, Table
+from fedwild.results.papers.cells import Cell, Curves, Measure, Paper, Table
 from fedwild.results.papers.library import papers, table, tables
 
-__all__ = ["Cell", "Measure", "Paper", "Table", "papers", "table", "tables"]
+__all__ = ["Cell", "Curves", "Measure", "Paper", "Table", "papers", "table", "tables"]

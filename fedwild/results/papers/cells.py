@@ -1,4 +1,7 @@
-"""A paper's table: cells, each identified by its keys, with the measure that computes our figure from a result."""
+"""A paper's table: cells, each identified by its keys, with the measure that computes our figure from a result.
+
+A figure of a paper is a table, too: its cells are the points of its curves, of which the text gives no numbers.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,18 @@ class Measure:
     """Whether to take the mean or the sample standard deviation over all domains or clients."""
     factor: float = 1.0
     """The factor that converts to the paper's unit; 100 for per cent."""
+    round: int | None = None
+    """The round after which the run is measured, counted from 1; None for its end."""
 
     def of(self, result: Mapping[str, Any]) -> float:
-        """Return the number for a `result.json`; NaN if a figure is undefined."""
+        """Return the number for a `result.json`; NaN if a figure is undefined.
+
+        For a measure after a round, `result["history"]` has the evaluations of the run by round.
+        """
+        if self.round is not None:
+            if self.round not in result["history"]:
+                raise UserError(f"the run was not evaluated after round {self.round}.")
+            result = result["history"][self.round]
         by: Mapping[str, Mapping[str, float | None]] = result["by"]
         if self.over is not None:
             return self.factor * _over(self.over, [self._joined(figures) for figures in by.values()])
@@ -68,7 +80,7 @@ class Cell:
 
     keys: dict[str, str]
     value: float | None
-    """None if the row is not in the paper."""
+    """None if the row is not in the paper, or for a point of a curve, whose number the text does not give."""
     deviation: float | None
     """The number after ±; the table's `spread` says what it means."""
     unit: str
@@ -82,11 +94,22 @@ class Cell:
     """The seeds of the paper; empty if it does not state them."""
     parts: tuple[Cell, ...] = ()
     """The cells whose runs give this one's figure, as a mean; empty if it has its own run."""
+    begins_with: dict[str, Any] | None = None
+    """The settings of another run, whose model the run starts from. That run counts as the first round."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """How the cells of a figure are drawn: the keys that give the x axis, the lines and the panels."""
+
+    x: str
+    lines: str
+    panels: str | None = None
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table with numeric results."""
+    """A table or a figure with numeric results."""
 
     paper: str
     id: str
@@ -98,6 +121,13 @@ class Table:
     cells: tuple[Cell, ...]
     illegible: tuple[dict[str, str], ...]
     """The keys of figures that could not be read with certainty."""
+    curves: Curves | None = None
+    """How to draw it, if it is a figure."""
+
+    @property
+    def label(self) -> str:
+        """What the paper calls it; '' if it has no number."""
+        return f"{'Figure' if self.curves else 'Table'} {self.number}" if self.number else ""
 
     @property
     def name(self) -> str:

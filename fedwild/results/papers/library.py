@@ -5,6 +5,8 @@ block of figures, or several under `blocks` (see `figures_of`). Paper, table and
 `measure`, `unit`, `seeds`, `mean_of` and `waiting` for all their cells. Under `keys` they set the same for cells where
 a key has a certain value, with the settings inline. Later layers override earlier ones: paper, table, block, values of
 keys. A cell with `mean_of` is the mean over the cells that have these values of keys (`*`: any), and its other keys.
+The run of a cell with `begins_with` starts from the model of the run of the cell that has these values of keys, and
+its other keys. A file with `curves` is a figure of the paper.
 """
 
 from __future__ import annotations
@@ -21,18 +23,18 @@ from fedwild.core.errors import unknown_name
 from fedwild.core.layers import merge
 from fedwild.data.sources import DATASETS, why_missing
 from fedwild.data.sources.builtin import is_synthetic
-from fedwild.results.papers.cells import Cell, Measure, Paper, Table
+from fedwild.results.papers.cells import Cell, Curves, Measure, Paper, Table
 from fedwild.runs.config import NAMED
 
 NAMES = ("fedov", "fedpd", "fedoss", "gal", "gains")
 Layer = Mapping[str, Any]
 # The keys of a layer that are not settings.
-NOT_SETTINGS = ("measure", "unit", "waiting", "seeds", "mean_of")
+NOT_SETTINGS = ("measure", "unit", "waiting", "seeds", "mean_of", "begins_with")
 # Figures of a run are shares.
 FACTORS = {"%": 100.0}
 ILLEGIBLE = "?"
 ANY = "*"
-# A figure of a row that the paper does not have.
+# A figure of a row that the paper does not have, or a point of a curve, whose number the text does not give.
 NOT_PRINTED = "-"
 
 
@@ -83,7 +85,9 @@ def _table(paper: str, id: str) -> Table:
                 illegible.append(keys)
             else:
                 layers = layers_of(levels, keys)
-                cells.append(_cell(keys, figure, layers))
+                before = last_of(layers, "begins_with", None)
+                earlier = settings_of(layers_of(levels, {**keys, **before})) if before else None
+                cells.append(continued(_cell(keys, figure, layers), earlier))
                 means.append(last_of(layers, "mean_of", None))
     single = [cell for cell, mean in zip(cells, means, strict=True) if mean is None]
     return Table(
@@ -95,6 +99,7 @@ def _table(paper: str, id: str) -> Table:
         note=_paragraph(file.get("note", "")),
         cells=tuple(mean_cell(cell, mean, single) if mean else cell for cell, mean in zip(cells, means, strict=True)),
         illegible=tuple(illegible),
+        curves=Curves(**file["curves"]) if "curves" in file else None,
     )
 
 
@@ -111,6 +116,16 @@ def _cell(keys: dict[str, str], figure: str, layers: list[Layer]) -> Cell:
         waiting=waiting or missing_data(settings),
         seeds=tuple(last_of(layers, "seeds", ())),
     )
+
+
+def continued(cell: Cell, earlier: dict[str, Any] | None) -> Cell:
+    """Return the cell of a run that starts from an earlier one, if there is one, which counts as the first round."""
+    measure = cell.measure
+    if earlier is None or measure is None or measure.round is None or cell.settings is None:
+        return replace(cell, begins_with=earlier)
+    if measure.round == 1:
+        return replace(cell, settings=earlier, measure=replace(measure, round=None))
+    return replace(cell, begins_with=earlier, measure=replace(measure, round=measure.round - 1))
 
 
 def mean_cell(cell: Cell, mean: Mapping[str, str], cells: Iterable[Cell]) -> Cell:
@@ -167,6 +182,7 @@ def measure_of(layers: Iterable[Layer], unit: str) -> Measure | None:
         merged.get("part"),
         merged.get("over"),
         FACTORS.get(unit, 1.0),
+        merged.get("round"),
     )
 
 
@@ -180,10 +196,14 @@ def figures_of(block: Mapping[str, Any]) -> Iterator[tuple[dict[str, str], str]]
     """Yield the keys and the word of every figure.
 
     `fixed` has the keys of the whole block. A line has a value for each key of `rows`, then a figure for each
-    combination of the values in `columns`; the last key changes fastest.
+    combination of the values in `columns`; the last key changes fastest. Without lines, there are the points of curves
+    for each combination.
     """
     rows, columns = block.get("rows", []), block.get("columns", {})
     heads = [dict(zip(columns, values, strict=True)) for values in product(*columns.values())]
+    if "cells" not in block:
+        yield from (({**block.get("fixed", {}), **head}, NOT_PRINTED) for head in heads)
+        return
     for line in block["cells"].strip().splitlines():
         words = line.split()
         names, figures = words[: len(rows)], words[len(rows) :]

@@ -8,7 +8,7 @@ neighbours that are of its kind, known or unknown.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,8 @@ from fedwild.core.text import count, percent
 from fedwild.evaluation.progress import OnProgress, ignore_progress
 from fedwild.lifecycle.run import Run
 from fedwild.openset.metrics import UNKNOWN
-from fedwild.results.pictures.drawing import COLOURS, INK, LINE, MARKERS, add_title, label, styled
+from fedwild.results.pictures.drawing import COLOURS, INK, LINE, MARKERS, MUTED, add_title, label, styled
+from fedwild.results.pictures.member import embeddings_and_answers, outlier_embeddings
 from fedwild.results.pictures.shown_run import ShownRun
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ DIGITS = 4
 SIDE = 5.6  # of the map, in inches
 MAX_VECTOR_POINTS = 5000  # more points are one image in an SVG or a PDF
 MAX_NAME_LIST = 34  # characters
+OUTLIER_LOOKS: tuple[dict[str, Any], ...] = (
+    {"marker": "+", "color": MUTED, "linewidths": 0.7},
+    {"marker": "1", "color": "#8f99a5", "linewidths": 0.7},
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,8 @@ class Features:
     """Known classes, or "unknown"."""
     same_kind: Real
     """(n,): the share of each sample's nearest neighbours that are of its kind, known or unknown."""
+    outliers: dict[str, Real] = field(default_factory=dict)
+    """Points (m, 2) of outliers of training samples, x' and x''."""
 
     @cached_property
     def is_known(self) -> NDArray[np.bool_]:
@@ -85,6 +92,7 @@ class Features:
                 "by_class": {name: rounded(self.mean_share(true == name)) for name in classes},
             },
             "points": self.points.round(DIGITS).tolist(),
+            "outliers": {name: points.round(DIGITS).tolist() for name, points in self.outliers.items()},
             "true": list(self.true),
             "answers": list(self.answers),
             "rows": list(self.rows),
@@ -92,15 +100,22 @@ class Features:
 
 
 def figures(
-    run: Run, samples: int = SAMPLES, seed: int = 0, client: str | None = None, workers: int | None = None
+    run: Run,
+    samples: int = SAMPLES,
+    seed: int = 0,
+    client: str | None = None,
+    workers: int | None = None,
+    member: str | None = None,
+    outliers: bool = False,
 ) -> dict[str, Any]:
     """Return a random sample of the run's test data on the t-SNE map of its embeddings, as plain values.
 
     `points`, `true`, `answers` and `rows` have an entry for each sample. `neighbours` measures how well known and
     unknown samples are separated in the embedding space: the mean share of a sample's nearest neighbours that are of
-    its kind, and what it would be by chance.
+    its kind, and what it would be by chance. `member` shows one network of an ensemble, for which the classes that its
+    client does not hold are unknown; with `outliers`, those that it trained on are on the map, too.
     """
-    return feature_figures(run, samples, seed, client, workers).described()
+    return feature_figures(run, samples, seed, client, workers, member=member, outliers=outliers).described()
 
 
 def feature_figures(
@@ -110,6 +125,8 @@ def feature_figures(
     client: str | None = None,
     workers: int | None = None,
     on_progress: OnProgress = ignore_progress,
+    member: str | None = None,
+    outliers: bool = False,
 ) -> Features:
     """Return the map of a finished run, or of the last checkpoint of an unfinished one."""
     if samples < MIN_SAMPLES:
@@ -126,19 +143,33 @@ def feature_figures(
             f"a map needs at least {MIN_SAMPLES}, since each sample has {NEIGHBOURS} neighbours."
         )
     on_progress("embedding test samples", 0, None)
-    embeddings = run.embed(run.experiment.dataset.x_test[rows], client).flatten(1).double().numpy()
-    check_embeddings(embeddings)
-    outcome = run.outcome(client, rows, workers, on_progress)
+    made: dict[str, Real] = {}
+    if member is None:
+        embeddings = run.embed(run.experiment.dataset.x_test[rows], client).flatten(1).double().numpy()
+        check_embeddings(embeddings)
+        outcome, shown = run.outcome(client, rows, workers, on_progress), ShownRun.of(run, client)
+        true: Sequence[str] = outcome.true_names
+        answers = [UNKNOWN_NAME if i == UNKNOWN else shown.known[i] for i in outcome.decision.tolist()]
+    else:
+        network, dataset = run.member(member), run.experiment.dataset
+        embeddings, answers = embeddings_and_answers(run, network, rows, run.server().classes.names)
+        check_embeddings(embeddings)
+        shown = ShownRun.of_member(run, member)
+        true = [dataset.classes[label] for label in dataset.y_test[rows].tolist()]
+        made = outlier_embeddings(run, network, member, rng) if outliers else {}
     on_progress("making the map (t-SNE)", 0, None)
-    shown = ShownRun.of(run, client)
+    points = map_embeddings(np.concatenate([embeddings, *made.values()]), rng.sklearn("t-SNE"))
+    ends = np.cumsum([len(embeddings), *(len(batch) for batch in made.values())])[:-1]
+    own, *others = np.split(points, ends)
     return Features(
         shown=shown,
         seed=seed,
         rows=rows.tolist(),
-        points=map_embeddings(embeddings, rng.sklearn("t-SNE")),
-        true=outcome.true_names,
-        answers=[UNKNOWN_NAME if i == UNKNOWN else shown.known[i] for i in outcome.decision.tolist()],
-        same_kind=same_kind_shares(embeddings, outcome.truth.numpy() != UNKNOWN),
+        points=own,
+        true=true,
+        answers=answers,
+        same_kind=same_kind_shares(embeddings, np.isin(true, shown.known)),
+        outliers=dict(zip(made, others, strict=True)),
     )
 
 
@@ -203,6 +234,15 @@ def draw(features: Features) -> Figure:
     axes = figure.add_axes((0, 0, 1, 1), aspect="equal", adjustable="datalim", xticks=(), yticks=())
     axes.spines[:].set_visible(True)
     true, unknown = np.asarray(features.true), ~features.is_known
+    for (name, points), look in zip(features.outliers.items(), OUTLIER_LOOKS, strict=False):
+        axes.scatter(
+            points[:, 0],
+            points[:, 1],
+            s=14,
+            label=f"outliers {name}",
+            rasterized=len(points) > MAX_VECTOR_POINTS,
+            **look,
+        )
     # A class keeps its colour whether or not the others are on the map, so that maps of a run agree.
     for number, name in enumerate(features.shown.known):
         look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number // len(COLOURS) % len(MARKERS)]}

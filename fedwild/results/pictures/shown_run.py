@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ class ShownRun:
     run: str
     method: str
     client: str | None
-    """The client whose model is shown, where each client has its own."""
+    """The client whose model is shown, where each client has its own, or whose network of an ensemble is shown."""
     round: int
     """The number of completed rounds."""
     known: tuple[str, ...]
@@ -33,6 +33,16 @@ class ShownRun:
         known = server.classes.names
         unknown = tuple(name for name in (*split.known, *split.novel, *split.unknown) if name not in known)
         return cls(str(run.path), run.config.method.name, client, server.step.index + 1, known, unknown)
+
+    @classmethod
+    def of_member(cls, run: Run, client: str) -> ShownRun:
+        """Return one network of an ensemble, which knows the classes of its client's training samples."""
+        everyone, e = cls.of(run, client), run.experiment
+        rows = next(c.train for c in e.split.clients if c.name == client)
+        held = {e.dataset.classes[label] for label in e.dataset.y_train[rows].unique().tolist()}
+        known = tuple(name for name in everyone.known if name in held)
+        others = tuple(name for name in (*everyone.known, *everyone.unknown) if name not in held)
+        return replace(everyone, known=known, unknown=others)
 
     def described(self) -> dict[str, Any]:
         """Return plain values, for JSON."""

@@ -104,7 +104,8 @@ def scaled(config: Config, scale: float) -> Config:
     """Return the config with all numbers of rounds multiplied by `scale`, at least one each.
 
     If a single round remains, the rest of the reduction applies to its epochs. The rounds in which clients arrive
-    scale as well. Data, network and step sizes do not change.
+    scale as well. A run that is evaluated after some rounds is evaluated after each, so that every point of a curve has
+    its round. Data, network and step sizes do not change.
     """
     if scale == 1:
         return config
@@ -121,7 +122,13 @@ def scaled(config: Config, scale: float) -> Config:
         name: min(round(when * after / before), after - 1) if isinstance(when, int) else when
         for name, when in arrivals.items()
     }
+    table["evaluation"]["every"] = min(1, table["evaluation"]["every"])
     return resolve(table)
+
+
+def scaled_round(number: int, scale: float) -> int:
+    """Return the round of a shortened run that corresponds to a round of the whole one."""
+    return max(1, round(number * scale))
 
 
 def _times(count: Any, factor: float) -> Any:

@@ -62,19 +62,27 @@ class Outcome:
 
 def outcomes_of(plan: Plan, failures: dict[str, UserError]) -> list[Outcome]:
     """Return the outcome of every cell from the finished runs."""
-    results: dict[Any, dict[str, Any] | None] = {run.folder: _result(run) for run in plan.runs}
+    by_round = any(entry.cell.measure and entry.cell.measure.round for entry in plan.entries)
+    results: dict[Any, dict[str, Any] | None] = {run.folder: _result(run, by_round) for run in plan.runs}
     return [_outcome(entry, results, failures) for entry in plan.entries]
 
 
-def _result(run: Planned) -> dict[str, Any] | None:
-    """Return a finished run's result, if it has the figures that measures use."""
+def _result(run: Planned, by_round: bool) -> dict[str, Any] | None:
+    """Return a finished run's result, with its figures by round if they are used."""
     if not run.is_done:
         return None
-    result = RunFolder.open(run.folder).result()
+    folder = RunFolder.open(run.folder)
+    result = folder.result()
     if result is not None and not (isinstance(result.get("metrics"), dict) and isinstance(result.get("by"), dict)):
         path = run.folder / "result.json"
         raise UserError(f"{str(path)!r} is damaged: delete it, then run `fedwild resume {run.folder}`.")
-    return result
+    return {**result, "history": _history(folder)} if result is not None and by_round else result
+
+
+def _history(folder: RunFolder) -> dict[int, dict[str, Any]]:
+    """Return the figures of each evaluated round, counted from 1."""
+    rounds = (event for event in folder.read_log() if event["event"] == "round" and event.get("metrics"))
+    return {event["index"] + 1: {"metrics": event["metrics"], "by": event.get("by") or {}} for event in rounds}
 
 
 def _outcome(entry: Entry, results: dict[Any, dict[str, Any] | None], failures: dict[str, UserError]) -> Outcome:
@@ -107,10 +115,12 @@ def _complete(results: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
 
 
 def result_table(plan: Plan, outcomes: list[Outcome]) -> ResultTable:
-    """Return a row for each cell: its keys, the paper's figure, ours and the difference."""
+    """Return a row for each cell: its keys, the paper's figure, ours and the difference; for a curve, only ours."""
     keys = [key for key, values in plan.table.keys.items() if len(values) > 1] or list(plan.table.keys)
-    rows = [(*(words(outcome.entry.cell.keys[key]) for key in keys), *_figures(outcome)) for outcome in outcomes]
-    return ResultTable(_title(plan), (*keys, "paper", "ours", "difference"), tuple(rows), _notes(plan, outcomes))
+    shown = slice(1, 2) if plan.table.curves else slice(3)
+    headings = ("paper", "ours", "difference")[shown]
+    rows = [(*(words(o.entry.cell.keys[key]) for key in keys), *list(_figures(o))[shown]) for o in outcomes]
+    return ResultTable(title_of(plan), (*keys, *headings), tuple(rows), notes_of(plan, outcomes))
 
 
 def _figures(outcome: Outcome) -> tuple[Shown, Shown, Shown]:
@@ -136,16 +146,23 @@ def _figures(outcome: Outcome) -> tuple[Shown, Shown, Shown]:
     return paper, ours, Shown(difference, values=(("", outcome.difference),))
 
 
-def _title(plan: Plan) -> str:
-    number = f" (Table {plan.table.number})" if plan.table.number else ""
+def caption_of(plan: Plan) -> str:
+    """Return what the table shows, and which of its cells are chosen."""
     keys = plan.table.keys
     fixed = [f"{key}={values[0]}" for key, values in keys.items() if len(values) == 1]
     # If no key varies, the row itself shows them.
     chosen = f"; {', '.join(fixed)}" if fixed and len(fixed) < len(keys) else ""
-    return f"{plan.table.name}{number}: {plan.table.caption}{chosen}; at scale {plan.scale:g}"
+    return f"{plan.table.caption}{chosen}"
 
 
-def _notes(plan: Plan, outcomes: list[Outcome]) -> tuple[str, ...]:
+def title_of(plan: Plan) -> str:
+    """Return which table it is, what it shows, and the scale."""
+    number = f" ({plan.table.label})" if plan.table.label else ""
+    return f"{plan.table.name}{number}: {caption_of(plan)}; at scale {plan.scale:g}"
+
+
+def notes_of(plan: Plan, outcomes: list[Outcome]) -> tuple[str, ...]:
+    """Return what a reader must know about our figures, and the note of the table."""
     seeds = sorted({run.config.seed for run in plan.runs})
     notes = [f"ours: seed {', '.join(map(str, seeds))}{'; ± is the sample deviation' if len(seeds) > 1 else ''}."]
     if any(outcome.entry.cell.deviation is not None for outcome in outcomes):
@@ -164,6 +181,8 @@ def _notes(plan: Plan, outcomes: list[Outcome]) -> tuple[str, ...]:
     if plan.reasons:
         waits = [f"{without_kinds(reason)} ({count(cells, 'cell')})" for reason, cells in plan.reasons.items()]
         notes.append(f"Waiting: {'; '.join(waits)}.")
+    if plan.table.curves:
+        notes.append("The paper's text gives no numbers of this figure.")
     if plan.table.note:
         notes.append(plan.table.note)
     return tuple(notes)

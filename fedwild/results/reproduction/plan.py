@@ -6,15 +6,16 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from fedwild.core.errors import UserError
 from fedwild.data.sources import difference_from_catalogue
 from fedwild.results.batch import Planned
-from fedwild.results.papers import Cell, Table
+from fedwild.results.papers import Cell, Measure, Table
 from fedwild.results.papers.library import data_names
-from fedwild.results.reproduction.fitting import scaled, with_generated, with_stand_in
+from fedwild.results.reproduction.fitting import scaled, scaled_round, with_generated, with_stand_in
 from fedwild.runs.config import Config, resolve, setting_layers
 
 
@@ -28,6 +29,8 @@ class Entry:
     """Which data replaces the paper's."""
     members: tuple[Entry, ...] = ()
     """The entries that have the runs, if the cell is a mean over others."""
+    earlier: tuple[Planned, ...] = ()
+    """The runs that these start from, for each seed."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,8 @@ class Plan:
 
     @property
     def runs(self) -> list[Planned]:
-        """The runs in the table's order, each once; one run gives the figures of many cells."""
-        return list({run.folder: run for entry in self.entries for run in entry.runs}.values())
+        """The runs in the table's order, each once, after what it starts from; one run has figures of many cells."""
+        return list({run.folder: run for entry in self.entries for run in (*entry.earlier, *entry.runs)}.values())
 
     @property
     def partial(self) -> list[str]:
@@ -85,22 +88,49 @@ def _entry(
 ) -> Entry:
     if cell.parts:
         return _mean(cell, tuple(_entry(part, out, scale, seeds, stand_in, layers) for part in cell.parts))
-    settings, others = cell.settings, None
-    if settings is None or (cell.waiting is not None and not stand_in):
+    if cell.settings is None or (cell.waiting is not None and not stand_in):
         return Entry(cell)
+    settings, renamed, instead = _available(cell.settings, stand_in)
+    configs, earlier = _configs(cell, settings, scale, seeds, layers), []
+    if cell.begins_with is not None:
+        before = _available(cell.begins_with, stand_in)[0]
+        earlier = [_planned(config, out) for config in _configs(cell, before, scale, seeds, layers)]
+    return Entry(
+        replace(cell, measure=_fitted(cell.measure, renamed, scale)),
+        tuple(_planned(config, out, first) for config, first in zip_longest(configs, earlier)),
+        instead,
+        earlier=tuple(earlier),
+    )
+
+
+def _available(settings: Mapping[str, Any], stand_in: bool) -> tuple[dict[str, Any], dict[str, str], str | None]:
+    """Return the settings with data that is available here, generated data by the name it replaces, and a text."""
+    others = None
     if stand_in:
         settings, others = with_stand_in(settings)
-    settings, generated = with_generated(settings)
-    if cell.measure is not None and cell.measure.part in generated:
-        cell = replace(cell, measure=replace(cell.measure, part=generated[cell.measure.part]))
+    changed, generated = with_generated(settings)
     instead = [*([others] if others else []), *(f"{mine} for {name}" for name, mine in generated.items())]
+    return changed, generated, "; ".join(instead) or None
+
+
+def _configs(
+    cell: Cell, settings: Mapping[str, Any], scale: float, seeds: Sequence[int], layers: list[Mapping[str, Any]]
+) -> list[Config]:
+    """Return the checked settings at this scale, for each seed. Errors name the cell."""
     try:
         config = resolve(scaled(resolve(settings), scale).table(), *layers)
     except UserError as error:
         where = ", ".join(f"{key}={value}" for key, value in cell.keys.items())
         raise UserError(*(f"{where}: {problem}" for problem in error.problems)) from None
-    configs = [resolve(config.table(), {"seed": seed}) for seed in seeds or cell.seeds] or [config]
-    return Entry(cell, tuple(_planned(config, out) for config in configs), "; ".join(instead) or None)
+    return [resolve(config.table(), {"seed": seed}) for seed in seeds or cell.seeds] or [config]
+
+
+def _fitted(measure: Measure | None, renamed: Mapping[str, str], scale: float) -> Measure | None:
+    """Return the measure with the domain that replaces the paper's, and with the round of a shortened run."""
+    if measure is None:
+        return None
+    part = None if measure.part is None else renamed.get(measure.part, measure.part)
+    return replace(measure, part=part, round=measure.round and scaled_round(measure.round, scale))
 
 
 def _mean(cell: Cell, members: tuple[Entry, ...]) -> Entry:
@@ -111,29 +141,41 @@ def _mean(cell: Cell, members: tuple[Entry, ...]) -> Entry:
     return Entry(cell, tuple(run for member in members for run in member.runs), "; ".join(instead) or None, members)
 
 
-def _planned(config: Config, out: Path) -> Planned:
+def _planned(config: Config, out: Path, earlier: Planned | None = None) -> Planned:
     """Return a run whose folder is named by method, data and a digest of all settings."""
     names = "+".join(Path(name).stem for name in config.data.names)
     stem = re.sub(r"[^\w.+-]+", "_", f"{config.method.name}-{names}")
-    return Planned(stem, config, out / f"{stem}-{config.digest()}-seed{config.seed}")
+    if earlier is not None:
+        # The name of the earlier run, not its path: the digest depends neither on where the runs are nor on the seed.
+        name = earlier.folder.name.removesuffix(f"-seed{config.seed}")
+        config = resolve(config.table(), {"federation": {"start_from": name}})
+    folder = out / f"{stem}-{config.digest()}-seed{config.seed}"
+    if earlier is not None:
+        config = resolve(config.table(), {"federation": {"start_from": str(earlier.folder)}})
+    return Planned(stem, config, folder)
 
 
 def _labelled(entries: Sequence[Entry]) -> list[Entry]:
     """Label runs by what all their cells have in common, such as 'mnist, c2, fedov, seed 0'."""
     common: dict[Path, dict[str, str]] = {}
     for one in (one for entry in entries for one in entry.members or [entry]):
-        for run in one.runs:
+        for run in (*one.earlier, *one.runs):
             before = common.setdefault(run.folder, dict(one.cell.keys))
             common[run.folder] = {key: value for key, value in before.items() if one.cell.keys.get(key) == value}
     labels = {
         folder: ", ".join(value for key, value in keys.items() if key != "seed") for folder, keys in common.items()
     }
-    return [replace(entry, runs=tuple(_with_label(run, labels) for run in entry.runs)) for entry in entries]
+    return [_entry_with_labels(entry, labels) for entry in entries]
+
+
+def _entry_with_labels(entry: Entry, labels: Mapping[Path, str]) -> Entry:
+    runs, earlier = (tuple(_with_label(run, labels) for run in own) for own in (entry.runs, entry.earlier))
+    return replace(entry, runs=runs, earlier=earlier)
 
 
 def _with_label(run: Planned, labels: Mapping[Path, str]) -> Planned:
     """Return the run with its label and seed, and with its digest where several settings share a label."""
     mine, seed = labels[run.folder], f"-seed{run.config.seed}"
     equal = sum(label == mine and folder.name.endswith(seed) for folder, label in labels.items())
-    which = f" ({run.config.digest()})" if equal > 1 else ""
+    which = f" ({run.folder.name.removesuffix(seed).rpartition('-')[2]})" if equal > 1 else ""
     return replace(run, label=f"{mine}, seed {run.config.seed}{which}")

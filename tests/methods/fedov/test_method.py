@@ -58,7 +58,7 @@ def test_prediction_is_the_rule_of_the_setting(voting: str | int) -> None:
     models = [build("mlp", (4,), 4).eval() for _ in range(3)]
     calibrations = [Calibration(torch.randn(3), torch.tensor([i + 1, 2, 3])) for i in range(3)]
     x = torch.rand(20, 4)
-    answer = OpenVote(models, calibrations, 3, FedOV.Params(voting=voting)).predict(x)
+    answer = OpenVote(dict(zip("abc", models, strict=True)), calibrations, 3, FedOV.Params(voting=voting)).predict(x)
     with torch.no_grad():
         outputs = stacked_outputs(models, x).double()
     votes, unknown = confident_votes(outputs)
@@ -134,7 +134,7 @@ def test_a_client_without_samples_does_not_vote(tmp_path: Path) -> None:
     server = Server.from_payload(payload, experiment.task, Rng(0))
     predictor = experiment.method.answers(server).predictor(None)
     assert isinstance(predictor, OpenVote)
-    assert len(predictor.models) == 2
+    assert len(predictor.members) == 2
 
 
 def test_clients_of_one_class_each_train_and_vote(tmp_path: Path) -> None:

@@ -44,6 +44,14 @@ def test_one_domain_and_mean_and_deviation_over_all() -> None:
     assert Measure(("auroc",), over="deviation").of(RESULT) == pytest.approx(0.2)
 
 
+def test_a_figure_after_a_round() -> None:
+    history = {"history": {3: {"metrics": {"auroc": 0.6}, "by": {"svhn": {"auroc": 0.4}}}}}
+    assert Measure(("auroc",), round=3, factor=100).of({**RESULT, **history}) == 60
+    assert Measure(("auroc",), round=3, part="svhn").of({**RESULT, **history}) == 0.4
+    with pytest.raises(UserError, match="the run was not evaluated after round 2"):
+        Measure(("auroc",), round=2).of({**RESULT, **history})
+
+
 def test_an_undefined_figure_is_nan() -> None:
     assert math.isnan(Measure(("undefined",), factor=100).of(RESULT))
     assert math.isnan(Measure(("undefined", "known"), join="largest").of(RESULT))

@@ -279,6 +279,89 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_another_map(fedavg:
     assert first == again != other
 
 
+# --- one network of an ensemble ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Three clients, each with one of three known classes. Do not change it."""
+    tables = {
+        "data": {"name": "synthetic:8x8x1:4:240", "known": 3, "test_samples": 40},
+        "model": {"name": "mlp", "hidden": [12, 5]},
+        "method": {"name": "fedov", "epochs": 1},
+        "partition": {"name": "c1"},
+    }
+    return api.run(tables, clients=3, workers=0, out=tmp_path_factory.mktemp("fedov") / "run")
+
+
+def held_by(run: Run, client: str) -> set[str]:
+    rows = next(c.train for c in run.experiment.split.clients if c.name == client)
+    return {run.experiment.dataset.classes[label] for label in run.experiment.dataset.y_train[rows].tolist()}
+
+
+def test_a_member_is_shown_with_its_own_network_classes_and_answers(ensemble: Run) -> None:
+    found = figures(ensemble, SAMPLES, member="client-01")
+    held = held_by(ensemble, "client-01")
+    assert len(held) == 1 and found["known"] == sorted(held)
+    assert sorted(found["unknown"]) == sorted({"0", "1", "2", "3"} - held)
+    weights = ensemble.server().state.subgroups("models")["client-01"]
+    network = ensemble.task.network(weights, 4).eval()
+    with torch.inference_mode():
+        x = ensemble.experiment.dataset.x_test[found["rows"]].float() / 255
+        outputs, embeddings = network(x), network.embed(x).double().numpy()
+    names = (*ensemble.server().classes.names, "unknown")
+    assert found["answers"] == [names[i] for i in outputs.argmax(1).tolist()]
+    shares = same_kind_shares(embeddings, np.isin(found["true"], found["known"]))
+    assert found["neighbours"]["by_class"] == {
+        name: pytest.approx(shares[np.array(found["true"]) == name].mean(), abs=1e-4) for name in set(found["true"])
+    }
+    assert found["client"] == "client-01" and found["outliers"] == {}
+    assert figures(ensemble, SAMPLES, member="client-00")["points"] != found["points"]
+
+
+def test_outliers_of_a_member_are_on_the_map_beside_the_same_samples(ensemble: Run) -> None:
+    features = feature_figures(ensemble, SAMPLES, member="client-01", outliers=True)
+    rows = next(c.train for c in ensemble.experiment.split.clients if c.name == "client-01")
+    assert {name: len(points) for name, points in features.outliers.items()} == {"x'": len(rows), "x''": len(rows)}
+    without = feature_figures(ensemble, SAMPLES, member="client-01")
+    assert (features.rows, features.answers) == (without.rows, without.answers)
+    assert features.same_kind == pytest.approx(without.same_kind)
+    assert legend(axes_of(features))[:2] == ["outliers x'", "outliers x''"]
+    again = feature_figures(ensemble, SAMPLES, member="client-01", outliers=True)
+    assert all(np.array_equal(features.outliers[name], again.outliers[name]) for name in ("x'", "x''"))
+
+
+def test_the_command_draws_a_member(ensemble: Run, cli: Cli) -> None:
+    outcome = cli(*SHOW, ensemble.path, "--member", "client-02", "--outliers", "--samples", str(SAMPLES))
+    assert (outcome.code, outcome.err) == (0, "")
+    assert Path("features.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--member", "client-09"), "member 'client-09' is not known. Did you mean"),
+        (("--member", "client-00", "--client", "client-00"), "--client client-00 is not allowed with --member"),
+        (("--outliers",), "--outliers is not allowed without --member"),
+    ],
+)
+def test_a_member_that_cannot_be_shown_is_refused(
+    arguments: tuple[str, ...], said: str, ensemble: Run, refused: Refused
+) -> None:
+    assert said in refused(*SHOW, ensemble.path, *arguments)
+
+
+def test_a_member_of_one_network_or_outliers_that_nobody_made_are_refused(fedavg: Run, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match="member = 'client-00' is not allowed: method 'fedavg' answers with one network"
+    ):
+        figures(fedavg, SAMPLES, member="client-00")
+    voting = tiny_run(tmp_path / "voting", "close-set-voting")
+    assert figures(voting, SAMPLES, member="client-00")["known"] == ["0", "1", "2"]
+    with pytest.raises(UserError, match="the run's objective makes no outliers of samples"):
+        figures(voting, SAMPLES, member="client-00", outliers=True)
+
+
 # --- the command -----------------------------------------------------------------------------------------------
 
 
@@ -302,13 +385,13 @@ def test_by_default_1500_samples_are_drawn_with_seed_0(
 ) -> None:
     asked: list[object] = []
 
-    def noted(run: Run, *settings: object, on_progress: object) -> Features:
+    def noted(run: Run, *settings: object) -> Features:
         asked.extend(settings)
         return shown
 
     monkeypatch.setattr(module, "feature_figures", noted)
     assert cli(*SHOW, fedavg.path).code == 0
-    assert asked == [1500, 0, None, None]
+    assert asked[:4] + asked[5:] == [1500, 0, None, None, None, False]
 
 
 def test_help_teaches(cli: Cli) -> None:

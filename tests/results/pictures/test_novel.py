@@ -326,7 +326,7 @@ def test_a_method_that_does_not_answer_with_one_network_is_refused(
     discovered: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def vote(self: GAL, server: Server) -> Answering:
-        return Answering(lambda client: Vote([], 7, self.score), server.clients)
+        return Answering(lambda client: Vote({}, 7, self.score), server.clients)
 
     monkeypatch.setattr(GAL, "answers", vote)
     assert "method 'gal' does not answer with one network" in refused(*SHOW, discovered)

@@ -56,6 +56,17 @@ def test_the_table_is_printed_and_written_with_its_notes(cli: Cli) -> None:
     assert len(list(Path("runs/reproduce").iterdir())) == 2
 
 
+def test_a_figure_is_drawn_with_a_run_that_starts_from_another(cli: Cli) -> None:
+    row = ("reproduce", "fedov/figure4", *QUICK, "--set", "data.train_samples=100", "--out", "figure4.svg")
+    about = result_of(cli, *row)
+    ours = {(cell["keys"]["method"], cell["keys"]["round"]): cell["ours"] for cell in about["cells"]}
+    assert all((value is None) == (method == "fedkt-fedprox") for (method, _), value in ours.items())
+    assert {cell["paper"] for cell in about["cells"]} == {None}
+    assert len(about["runs"]) == 4
+    drawn = Path("figure4.svg").read_text()
+    assert all(f"<!-- {text} -->" in drawn for text in ("fedov-fedprox†", "fedavg†", "round at full scale"))
+
+
 def test_finished_runs_are_kept(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     first = result_of(cli, *ONE, *QUICK)
     monkeypatch.setattr(starting, "start", pytest.fail)
@@ -140,6 +151,7 @@ def test_the_rows_of_a_table_are_listed_with_what_is_missing(cli: Cli) -> None:
     [
         (("fedov/tabel1",), "table 'fedov/tabel1' is not known. Did you mean 'fedov/table1"),
         (("table1",), "Did you mean"),
+        (("fedov/table1", "--stand-in", "--out", "table.txt"), "'table.txt' is not allowed: it must end with"),
         ((), "TABLE is missing"),
         (("fedov/table1",), "none of the chosen cells can be run here"),
         (("fedov/table1", "--only", "data=minst"), "data of fedov/table1 'minst' is not known. Did you mean 'mnist'?"),
@@ -154,7 +166,7 @@ def test_the_rows_of_a_table_are_listed_with_what_is_missing(cli: Cli) -> None:
         (("fedov/table1", "--seeds", "-1"), "--seeds -1 is not allowed"),
         (("fedov/table1", "--seeds", "1,,2"), "--seeds 1,,2 is not allowed"),
         (("fedov/table1", "--seeds", str(2**63)), "is not allowed"),
-        (("fedov/table1", "--stand-in", "--out", "table.pdf"), "'table.pdf' is not allowed: it must end with"),
+        (("fedov/table1", "--stand-in", "--out", "table.pdf"), "Only figures are drawn"),
         (("fedov/table1", "--stand-in", "--set", "method.lr=fast"), "method.lr = 'fast'"),
     ],
 )
@@ -206,6 +218,7 @@ def test_problems_of_all_runs_are_reported_before_the_first(
         (("fedov/table1", "--seeds", "1"), "--seeds 1 is not allowed"),
         (("--dry-run",), "--dry-run is not allowed with --list"),
         (("--stand-in",), "--stand-in is not allowed"),
+        (("--out", "list.png"), "--out list.png is not allowed with --list"),
     ],
 )
 def test_options_without_effect_on_a_list_are_rejected(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedwild.results.papers import tables
-from fedwild.results.reproduction.fitting import scaled, with_generated, with_stand_in
+from fedwild.results.reproduction.fitting import scaled, scaled_round, with_generated, with_stand_in
 from fedwild.runs.config import resolve
 
 
@@ -150,6 +150,14 @@ def test_all_numbers_of_rounds_are_scaled() -> None:
     assert (gal["rounds"], gal["novel_rounds"], gal["epochs"]) == (3, 2, 10)
     gains = method_at(0.1, name="gains-paper", rounds=20, adapt_rounds=40)
     assert (gains["rounds"], gains["adapt_rounds"]) == (2, 4)
+
+
+def test_a_shortened_run_is_evaluated_after_each_round_if_after_some() -> None:
+    for every, expected in ((0, 0), (1, 1), (25, 1)):
+        settings = {"data": {"name": "mnist"}, "method": {"name": "fedavg"}, "evaluation": {"every": every}}
+        assert scaled(resolve(settings), 0.5).evaluation.every == expected
+        assert scaled(resolve(settings), 1).evaluation.every == every
+    assert [scaled_round(number, 0.1) for number in (1, 25, 200)] == [1, 2, 20]
 
 
 def test_zero_rounds_stay_zero() -> None:

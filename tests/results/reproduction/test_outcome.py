@@ -11,10 +11,11 @@ import pytest
 
 from fedwild.core.errors import UserError
 from fedwild.lifecycle.start import start
-from fedwild.results.papers import table
+from fedwild.results.papers import Curves, table
 from fedwild.results.reproduction import Plan, outcomes_of, plan, result_table
 from fedwild.results.tables.formats import csv_text, markdown_text
 from fedwild.runs.events import ignore_event
+from fedwild.runs.folder import RunFolder
 from tests.folders import change_json, read_json
 
 ONLY = {"data": "mnist", "partition": "c2", "method": "close-set"}
@@ -94,6 +95,24 @@ def test_a_mean_is_over_all_runs_of_a_seed(made: Plan, tmp_path: Path) -> None:
         (outcome,) = outcomes_of(replace(made, entries=(replace(made.entries[0], cell=cell, runs=tuple(runs)),)), {})
         assert outcome.values == values
     assert "(1 of 2)" in markdown_text(result_table(made, [outcome]))
+
+
+def test_a_point_of_a_curve_is_read_from_the_log_and_has_no_difference(made: Plan) -> None:
+    (entry,) = made.entries
+    measure = entry.cell.measure
+    assert measure is not None
+    point = replace(entry, cell=replace(entry.cell, value=None, measure=replace(measure, round=1)))
+    curves = replace(made.table, curves=Curves(x="partition", lines="method"))
+    drawn = replace(made, table=curves, entries=(point,))
+    put(made, 0.0, 0.0)
+    (outcome,) = outcomes_of(drawn, {})
+    rounds = [e for run in made.runs for e in RunFolder.open(run.folder).read_log() if e["event"] == "round"]
+    assert outcome.values == tuple(100 * event["metrics"]["closed_accuracy"] for event in rounds)
+    assert outcome.values != (0.0, 0.0)
+    assert outcome.difference is None
+    shown = result_table(drawn, [outcome])
+    assert shown.headings == ("data", "partition", "method", "ours")
+    assert "The paper's text gives no numbers of this figure." in shown.notes
 
 
 def test_missing_and_failed_runs_are_distinguished(made: Plan, tmp_path: Path) -> None:

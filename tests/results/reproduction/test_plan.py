@@ -94,6 +94,20 @@ def test_settings_override_paper_and_scale() -> None:
     assert (table["method"]["epochs"], table["federation"]["clients"]) == (3, 2)
 
 
+def test_a_run_that_starts_from_another_comes_after_it_wherever_they_are() -> None:
+    keys = {"method": "fedov-fedprox", "round": "5"}
+    made = planned("fedov/figure4", keys, seeds=[3, 4], scale=0.5)
+    (entry,) = made.entries
+    for first, later in zip(entry.earlier, entry.runs, strict=True):
+        assert made.runs.index(first) < made.runs.index(later)
+        assert later.config.federation.start_from == str(first.folder)
+        assert later.config.seed == first.config.seed
+    elsewhere = plan(made.table, Path("other"), seeds=[3, 4], scale=0.5, stand_in=True).runs
+    assert [run.folder.name for run in elsewhere] == [run.folder.name for run in made.runs]
+    assert entry.cell.measure is not None and entry.cell.measure.round == 2
+    assert [run.config.evaluation.every for run in entry.runs] == [1, 1]
+
+
 def test_an_invalid_setting_is_rejected_with_the_keys_of_its_cell() -> None:
     with pytest.raises(UserError, match=r"data=mnist, partition=c2, method=fedov: method.lr = 'fast'"):
         planned("fedov/table1", {"data": "mnist", "partition": "c2", "method": "fedov"}, settings=["method.lr=fast"])
