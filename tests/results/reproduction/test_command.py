@@ -10,6 +10,7 @@ import pytest
 
 from fedwild.lifecycle import start as starting
 from fedwild.lifecycle.rounds import Federation
+from fedwild.lifecycle.run import Run
 from fedwild.results.papers import tables
 from tests.conftest import Cli, Refused
 from tests.tiny import fail_for_seed_0
@@ -43,6 +44,16 @@ def test_a_row_of_each_papers_main_table_runs_end_to_end_and_is_marked(cli: Cli,
         assert cell["stand_in"].startswith("digits for ")
     assert all(about["runs"].values())
     assert any(note.startswith("†") for note in about["notes"])
+
+
+@pytest.mark.parametrize(("limit", "kind"), [("1e9", "nothing"), ("0", "classes")])
+def test_table_6_of_gains_runs_discovery_with_its_limits(cli: Cli, limit: str, kind: str) -> None:
+    given = ("--only", "t-f=1000", *QUICK, "--set", "method.batch_size=64", "--set", f"method.t_f={limit}")
+    about = result_of(cli, "reproduce", "gains/table6", *given, "--set", "method.t_c=0", "--set", "method.probes=50")
+    (folder,) = {run for cell in about["cells"] for run in cell["runs"]}
+    (found,) = Run(Path(folder)).findings("discovery")
+    assert found["kind"] == kind
+    assert found["decided"]["Diff^F"][1] == float(limit)
 
 
 def test_the_table_is_printed_and_written_with_its_notes(cli: Cli) -> None:
