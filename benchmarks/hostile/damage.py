@@ -56,7 +56,7 @@ def files_of(run: Path) -> list[str]:
     found = [file for file in ("config.toml", "run.json", "splits.npz", "events.jsonl") if (run / file).exists()]
     found += [f"checkpoints/{path.name}" for path in sorted((run / "checkpoints").iterdir())]
     found += [str(path.relative_to(run)) for path in sorted((run / "clients").glob("*/*"))[-1:]]
-    return found + [file for file in ("model.safetensors", "result.json") if (run / file).exists()]
+    return found + [file for file in ("model.safetensors", "result.json", "manifest.json") if (run / file).exists()]
 
 
 def accidents(run: Path, seed: int = 0) -> Iterator[Damage]:
@@ -109,7 +109,7 @@ def replace_by(path: Path, make: Callable[[Path], object]) -> None:
 
 def forgeries(run: Path) -> Iterator[Damage]:
     """Yield folders with contents that fedwild does not write, and right digests."""
-    for file in ("run.json", "result.json"):
+    for file in ("run.json", "result.json", "manifest.json"):
         if (run / file).exists():
             for place in places(open_json((run / file).read_bytes())):
                 yield from forged_values(file, place, change_json)
@@ -269,7 +269,7 @@ def copy_damaged(run: Path, target: Path, damage: Damage) -> Path:
     """Copy a run and damage the copy. A forged copy is signed: otherwise nothing but its signature would be checked."""
     shutil.copytree(run, target)
     damage.apply(target / damage.file)
-    if damage.forged and (target / "result.json").exists():
+    if damage.forged and damage.file != "manifest.json" and (target / "result.json").exists():
         with contextlib.suppress(Exception):
             RunFolder(target).sign()
     return target

@@ -41,7 +41,7 @@ def maker_of(facts: Mapping[str, Any]) -> str | None:
 def is_own(facts: Mapping[str, Any], address: str | None) -> bool:
     """Whether the mark in run.json is that of this user for this config and this cluster."""
     maker = maker_of(facts)
-    return maker is not None and maker == own_key() and facts[MARK][CLUSTER] == address
+    return maker is not None and maker == own_key() and facts[MARK].get(CLUSTER) == address
 
 
 def check_maker(path: Path, facts: Mapping[str, Any]) -> None:

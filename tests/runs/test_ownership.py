@@ -212,6 +212,8 @@ def test_the_mark_holds_for_this_id_config_and_cluster_only(marker: Path) -> Non
         text = facts[MARK][field]
         for wrong in (text[:-4], text[4:], None, 3, "é", "", "ssh-ed25519 AAAA"):
             assert not is_own({**facts, MARK: {**facts[MARK], field: wrong}}, None)
+    without = {key: value for key, value in facts[MARK].items() if key != "cluster"}
+    assert not is_own({**facts, MARK: without}, "cluster:6379")
     for wrong in (None, "0" * 64, [], {}):
         assert not is_own({**facts, MARK: wrong}, None)
 
