@@ -208,7 +208,9 @@ def problems(
 
 def is_allowed(damage: Damage) -> bool:
     """Whether a damaged run is a run that fedwild may have left: one without a result, or with another [engine]."""
-    is_gone = damage.name in ("deleted", "a dangling link") and damage.file == "result.json"
+    # A checkpoint that is gone is one that was never written, or an older one that was pruned.
+    can_be_gone = damage.file == "result.json" or damage.file.startswith("checkpoints/")
+    is_gone = damage.name in ("deleted", "a dangling link") and can_be_gone
     # The last byte of these files is the end of a line, which has no meaning.
     is_line_end = damage.name == "one byte short" and damage.file in JSON_FILES
     return damage.file == "config.toml" or is_gone or is_line_end

@@ -179,6 +179,10 @@ class RunFolder:
 
     def new_spool(self) -> Path:
         """Return an empty folder for messages, and remove unfinished files of a killed process."""
+        for file in self.checkpoints.files():
+            # It could neither be replaced nor removed in the middle of the run.
+            if file.is_dir():
+                raise UserError(f"{str(file)!r} is a folder, not a checkpoint: remove it.")
         for old in self.path.glob(".spool-*"):
             shutil.rmtree(old, ignore_errors=True)
         for half in self.path.rglob(".*.tmp"):

@@ -12,7 +12,7 @@ from PIL import Image
 
 from benchmarks.hostile.damage import accidents, copy_damaged, forgeries
 from fedwild import api
-from tests.conftest import Cli, Refused, contents
+from tests.conftest import Cli, Refused, contents, unfinish
 from tests.folders import flip_bit
 
 FIFO_FREE = "a pipe"
@@ -53,3 +53,13 @@ def test_forgeries_are_one_sentence(cli: Cli, finished: Path, tmp_path: Path) ->
         assert outcome.code in (0, 1, 2), (damage.name, damage.file, outcome)
         if outcome.code:
             assert contents(tmp_path) == before, (damage.name, damage.file)
+
+
+def test_a_folder_in_place_of_a_checkpoint_is_refused_before_the_run_continues(
+    refused: Refused, finished: Path
+) -> None:
+    file = unfinish(finished, 2) / "checkpoints" / "000001.safetensors"
+    file.unlink(missing_ok=True)
+    file.mkdir()
+    message = refused("resume", finished, "--workers", "0", "--no-report", "--quiet")
+    assert message == f"error: {str(file)!r} is a folder, not a checkpoint: remove it.\n"
