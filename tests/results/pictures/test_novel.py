@@ -25,6 +25,7 @@ from fedwild.openset.predictors import Vote
 from fedwild.results.pictures import novel
 from fedwild.results.pictures.novel import Held, NovelClass, NovelFigures, heading, novel_figures, sheet_of
 from fedwild.results.pictures.sheet import GAP, HEADING, LINE, MARGIN, Layout, Sheet, draw, write
+from fedwild.runs.folder import RunFolder
 from tests.conftest import DISCOVERING, TINY, Cli, Refused, unfinish
 from tests.tiny import tiny_dataset
 
@@ -38,6 +39,7 @@ def with_bias(run: Path, bias: float) -> Run:
     assert isinstance(model.info["state"]["bias"], float)
     model.info["state"]["bias"] = bias
     model.write(run / "model.safetensors")
+    RunFolder(run).sign()
     return Run(run)
 
 
