@@ -276,7 +276,10 @@ FEDOSS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         ("steps", "step_size", "step_unit", "away", "masked", "duss", "foss", "aggregate", "rectify"), PUSHED
     ),
-    **dict.fromkeys(("draws", "keep", "refresh", "min_count", "cut"), PUSHED),
+    **dict.fromkeys(("draws", "keep", "refresh", "min_count", "cut", "accept", "max_drawn", "first_refresh"), PUSHED),
+    "own_pass": {**PUSHED, **WITH_NORMS},
+    # Single samples, so that some batches have no boundary sample.
+    "draw_in": {"method": {"boundary": "margin", "width": 0.9, "min_count": 1, "batch_size": 1}},
     **dict.fromkeys(("low", "high"), DISAGREEING),
     # One of two heads is not more than half of them, two of three are.
     "bank": {"method": {**DISAGREEING["method"], "low": 0.5}},

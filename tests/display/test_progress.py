@@ -155,7 +155,7 @@ def test_quiet_prints_nothing(terminal: bool) -> None:
 
 
 def test_ctrl_c_ends_a_command_with_one_word(cli: Cli, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Run, "evaluate", interrupted)

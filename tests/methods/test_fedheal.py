@@ -80,7 +80,7 @@ def test_clients_keep_their_history_and_send_only_weights_and_bits(data: Any, tm
         assert set(state.info["rounds"].values()) == {3}
         assert state.group(RISES).keys() == trained.keys()
         assert {int(v) for tensor in state.group(RISES).values() for v in tensor.unique()} <= {0, 1, 2, 3}
-    assert {name.partition("/")[0] for name in final(tmp_path / "run").tensors} == {"model"}
+    assert {name.partition("/")[0] for name in final(tmp_path / "run").tensors} == {"model", "references"}
     assert not any("running" in name or "num_batches" in name for name in trained)
 
 
