@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedwild.core.errors import UserError
 from fedwild.methods.fedma.layers import resize
 from fedwild.models import Network, build
-from tests.models.cases import CASES, inputs, make, stir_norms
+from tests.models.cases import WITH_GRAPH, inputs, make, stir_norms
 
 # (network, its shape, the settings it is built with, the settings whose weights it is given)
 OTHERS: list[tuple[str, tuple[int, ...], dict[str, Any], dict[str, Any]]] = [
@@ -95,7 +95,7 @@ def test_statistics_stay_statistics_and_parameters_parameters() -> None:
     assert all(isinstance(p, nn.Parameter) and p.requires_grad for p in network.parameters())
 
 
-@pytest.mark.parametrize("name", sorted(CASES.keys() - {"wrn-28-10"}))  # a large one, of the same blocks as wrn-16-4
+@pytest.mark.parametrize("name", sorted({*WITH_GRAPH} - {"wrn-28-10"}))  # a large one, of the same blocks as wrn-16-4
 def test_its_own_weights_fit_every_network(name: str) -> None:
     network = make(name).eval()
     x = inputs(network)
