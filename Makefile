@@ -48,7 +48,7 @@ browser:
 # of real sites are excluded.
 bounds:
 	$(PYTHON) -m venv --clear build/bounds
-	build/bounds/bin/pip install --quiet --constraint constraints-lowest.txt --editable '.[dev,ot,ray,track,plots,secure]'
+	build/bounds/bin/pip install --quiet --constraint constraints-lowest.txt --editable '.[dev,ot,ray,track,plots]'
 	build/bounds/bin/python -m pytest tests/core tests/data tests/cli tests/display tests/openset tests/discovery \
 		tests/models tests/engines tests/aggregation tests/results/pictures tests/results/test_tracking.py tests/methods/fedpd \
 		--ignore tests/engines/test_engines.py
@@ -57,7 +57,7 @@ bounds:
 $(INSTALLED): pyproject.toml constraints.txt fedwild/core/version.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,plots,ot,flower,secure,ray,track]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,plots,ot,flower,ray,track]'
 	touch $(INSTALLED)
 
 clean:
