@@ -22,24 +22,24 @@ import torch
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put slow files at the start of the workers' parts, so that no worker is left with one of them at the end.
 
-    Tests of one slow file stay together, since they share what is expensive to start. Tests with real sites mostly
-    wait, so they are spread over all workers.
+    Tests of one slow file stay together, since they share what is expensive to start. Tests with real sites start many
+    processes that partly wait: two of them at a time leave the other workers enough of two cores.
     """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    groups: dict[str, list[pytest.Item]] = {}
-    rest = []
+    with_sites, slow, rest = [], dict[str, list[pytest.Item]](), []
     for item in items:
         if item.get_closest_marker("real_sites"):
-            groups[item.nodeid] = [item]
+            with_sites.append(item)
         elif item.get_closest_marker("slow"):
-            groups.setdefault(item.nodeid.partition("::")[0], []).append(item)
+            slow.setdefault(item.nodeid.partition("::")[0], []).append(item)
         else:
             rest.append(item)
-    # Sorting is stable: tests with real sites come first.
-    ordered = sorted(groups.values(), key=lambda group: not group[0].get_closest_marker("real_sites"))
     parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
-    for number, group in enumerate(ordered):
-        parts[number % workers] += group
+    for number, item in enumerate(with_sites):
+        parts[number % min(2, workers)].append(item)
+    others = parts[2:] or parts
+    for number, group in enumerate(slow.values()):
+        others[number % len(others)] += group
     size = -(-len(items) // workers)
     for part in parts:
         missing = max(0, size - len(part))
