@@ -102,7 +102,7 @@ def predict(
     """
     from fedwild.api import Run
     from fedwild.lifecycle.predict import answer_files, find_files
-    from fedwild.results.predictions import check_file, write_predictions
+    from fedwild.results.predictions import check_file, to_json, write_predictions
 
     if file is not None:
         check_file(file)
@@ -117,7 +117,7 @@ def predict(
     if file is not None:
         write_predictions(rows, file)
     if as_json:
-        print(json.dumps(rows))
+        print(to_json(rows), end="")
     elif file is None:
         print_answers([row for row in rows if "error" not in row])
     else:

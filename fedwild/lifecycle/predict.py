@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import glob
 import math
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from torch import Tensor
 from fedwild.core.errors import UserError
 from fedwild.data.images import grey, resize, to_stored
 from fedwild.data.npz import read_npy
-from fedwild.data.sources.image_files import images_below, read_images
+from fedwild.data.sources.image_files import images_below, read_csv, read_images
 from fedwild.lifecycle.model import Answers
 from fedwild.lifecycle.run import Run
 
@@ -49,19 +48,11 @@ def _files_of(given: Path) -> list[Path]:
 
 def _listed_in(path: Path) -> list[Path]:
     """Return the files in the column `path` of a CSV, relative to the CSV."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            columns = [name.strip() for name in reader.fieldnames or []]
-            reader.fieldnames = columns
-            if "path" not in columns:
-                raise UserError(f"{path} has no column path: its columns are {', '.join(columns) or 'none'}.")
-            found = [path.parent / row["path"].strip() for row in reader if (row["path"] or "").strip()]
-    except (UnicodeDecodeError, csv.Error) as problem:
-        raise UserError(f"{path} cannot be read as CSV: {problem}.") from None
-    if not found:
-        raise UserError(f"{path} lists no images.")
-    return found
+    names = [(row["path"] or "").strip() for row in read_csv(path, ("path",))]
+    for number, name in enumerate(names, start=2):
+        if not name:
+            raise UserError(f"{path}, line {number}: path is empty.")
+    return [path.parent / name for name in names]
 
 
 def answer_files(

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedwild.core.errors import UserError
-from fedwild.core.storage import write_atomically
+from fedwild.results.output import write_output
+from fedwild.runs.events import without_nan
 
 Row = Mapping[str, Any]
 COLUMNS = ("file", "answer", "best_class", "probability", "unknown", "percentile", "threshold")
@@ -30,11 +31,11 @@ def to_csv(rows: Iterable[Row]) -> str:
 
 
 def to_jsonl(rows: Iterable[Row]) -> str:
-    return "".join(f"{json.dumps(row)}\n" for row in rows)
+    return "".join(f"{json.dumps(without_nan(row))}\n" for row in rows)
 
 
 def to_json(rows: Iterable[Row]) -> str:
-    return json.dumps(list(rows)) + "\n"
+    return json.dumps(without_nan(list(rows))) + "\n"
 
 
 FORMATS: dict[str, Callable[[Iterable[Row]], str]] = {".csv": to_csv, ".jsonl": to_jsonl, ".json": to_json}
@@ -50,8 +51,4 @@ def check_file(path: Path) -> None:
 
 def write_predictions(rows: Iterable[Row], path: Path) -> None:
     """Write all rows, or nothing."""
-    data = FORMATS[path.suffix](rows).encode(errors="replace")
-    try:
-        write_atomically(path, data, durable=False, private=False)
-    except OSError as error:
-        raise UserError(f"--out {str(path)!r} cannot be written: {error.strerror or error}.") from None
+    write_output(path, FORMATS[path.suffix](rows).encode(errors="replace"))

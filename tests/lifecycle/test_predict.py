@@ -17,6 +17,7 @@ from fedwild import api
 from fedwild.api import Run
 from fedwild.core.errors import UserError
 from fedwild.lifecycle.predict import BATCH, answer_files, find_files, read_sample
+from fedwild.results.predictions import to_json, to_jsonl
 from tests.conftest import TINY, Cli, Refused
 
 GREY = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
@@ -288,12 +289,14 @@ def test_folders_patterns_and_lists_name_files(tmp_path: Path) -> None:
         ("labels.csv", "labels.csv has no column path: its columns are label"),
         ("nothing.csv", "nothing.csv lists no images"),
         ("bytes.csv", "bytes.csv cannot be read as CSV"),
+        ("gap.csv", "gap.csv, line 3: path is empty"),
     ],
 )
 def test_inputs_without_files_are_rejected(given: str, words: str, refused: Refused, finished: Path) -> None:
     Path("empty").mkdir()
     Path("labels.csv").write_text("label\ncat\n")
     Path("nothing.csv").write_text("path\n\n")
+    Path("gap.csv").write_text("path,label\na.png,x\n,y\n")
     Path("bytes.csv").write_bytes(b"path\n\xff\xfe\n")
     assert words in refused("predict", finished, given)
 
@@ -389,3 +392,8 @@ def test_invalid_options_are_rejected_before_any_work(
     options: tuple[str, ...], words: str, refused: Refused, finished: Path
 ) -> None:
     assert words in refused("predict", finished, save(Path("a.png"), GREY), *options)
+
+
+def test_scores_that_are_no_numbers_are_null_in_json() -> None:
+    assert json.loads(to_json([{"file": "a", "unknown": float("nan")}])) == [{"file": "a", "unknown": None}]
+    assert to_jsonl([{"scores": {"x": float("inf")}}]) == '{"scores": {"x": null}}\n'

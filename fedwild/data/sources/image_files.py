@@ -23,7 +23,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from fedwild.core.errors import UserError
+from fedwild.core.errors import UserError, explain_os_errors
 from fedwild.core.files import check_regular
 from fedwild.core.memory import check_allocation
 from fedwild.data.sources.raw import Part, Raw
@@ -121,22 +121,29 @@ def _folder_item(root: Path, folders: tuple[str, ...], file: Path, parted: bool)
 
 def load_csv(path: Path, size: int | None, channels: int | None) -> Raw:
     """Return the images that the CSV lists."""
+    rows = read_csv(path, ("path", "label"))
+    items = [_csv_item(path, number, row) for number, row in enumerate(rows, start=2)]
+    return load_items(items, path.stem, size, channels)
+
+
+def read_csv(path: Path, required: Sequence[str]) -> list[dict[str, str | None]]:
+    """Return the rows of a CSV that lists images, by column; reject one without rows or required columns."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with explain_os_errors(f"{path} cannot be read"), path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             columns = [name.strip() for name in reader.fieldnames or []]
             reader.fieldnames = columns
-            missing = [name for name in ("path", "label") if name not in columns]
+            missing = [name for name in required if name not in columns]
             if missing:
                 raise UserError(
                     f"{path} has no column {' and '.join(missing)}: its columns are {', '.join(columns) or 'none'}."
                 )
-            items = [_csv_item(path, number, row) for number, row in enumerate(reader, start=2)]
+            rows = list(reader)
     except (UnicodeDecodeError, csv.Error) as problem:
         raise UserError(f"{path} cannot be read as CSV: {problem}.") from None
-    if not items:
+    if not rows:
         raise UserError(f"{path} lists no images.")
-    return load_items(items, path.stem, size, channels)
+    return rows
 
 
 def _csv_item(path: Path, number: int, row: dict[str, str | None]) -> Item:
